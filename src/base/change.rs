@@ -1,0 +1,125 @@
+//! What a session changed, net: the result of folding the journal, or of scanning the upper.
+
+use super::{Attr, Kind, RelPath, Time};
+use serde::{Deserialize, Serialize};
+
+/// What a real object was when the session first changed it. Conflict detection compares against this.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BaseId {
+    /// Type.
+    pub kind: Kind,
+    /// `mode & 0o7777`.
+    pub perm: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Device number of the file system it is on.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+    /// Hard links it had.
+    pub nlink: u32,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+    /// BLAKE3 of the content (regular file) or of the target (symlink), where it was known at no great cost.
+    pub hash: Option<[u8; 32]>,
+}
+
+impl BaseId {
+    /// The identity that `attr` describes, without a content hash.
+    pub fn of(attr: &Attr) -> BaseId {
+        BaseId {
+            kind: attr.kind,
+            perm: attr.perm,
+            uid: attr.uid,
+            gid: attr.gid,
+            size: attr.size,
+            dev: attr.dev,
+            ino: attr.ino,
+            nlink: attr.nlink,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            hash: None,
+        }
+    }
+}
+
+/// How a path differs from the real tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    /// `A`: new in the session.
+    Added,
+    /// `M`: content differs.
+    Modified,
+    /// `D`: gone in the session.
+    Deleted,
+    /// `R`: was at another path (content may differ as well).
+    Renamed,
+    /// `T`: of another type now.
+    Typed,
+    /// `P`: only mode, owner, times or xattrs differ.
+    Meta,
+}
+
+impl What {
+    /// The letter that `changes` prints.
+    pub fn letter(self) -> char {
+        match self {
+            What::Added => 'A',
+            What::Modified => 'M',
+            What::Deleted => 'D',
+            What::Renamed => 'R',
+            What::Typed => 'T',
+            What::Meta => 'P',
+        }
+    }
+}
+
+/// The record that last touched a change: when, and which process (an id into the journal's process table).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcRef {
+    /// Sequence number of the journal record.
+    pub seq: u64,
+    /// Nanoseconds since the epoch.
+    pub time: u64,
+    /// Process id within the journal; 0 when unknown.
+    pub proc: u32,
+}
+
+/// One net change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which root of the session, by index.
+    pub root: u16,
+    /// Where it is in the merged view (for `Deleted`: where it was).
+    pub path: RelPath,
+    /// How it differs.
+    pub what: What,
+    /// For `Renamed`: the path it has in the real tree.
+    pub from: Option<RelPath>,
+    /// Its type now (for `Deleted`: the type it had).
+    pub kind: Kind,
+    /// What the real object was when first changed; `None` for `Added`.
+    pub base: Option<BaseId>,
+    /// Whether content was written (a rename may carry this too). A candidate of a fold; `review` settles it.
+    pub content: bool,
+    /// Whether mode, owner, times or xattrs were set. A candidate of a fold; `review` settles it.
+    pub meta: bool,
+    /// A directory that hides what the real tree has beneath the same path (made anew after a deletion).
+    pub opaque: bool,
+    /// The last record that touched it.
+    pub last: ProcRef,
+}
+
+/// All net changes, ordered by root, then path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChangeSet {
+    /// The changes in order.
+    pub changes: Vec<Change>,
+}

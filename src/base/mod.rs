@@ -1,0 +1,15 @@
+//! Words that every room shares: names and paths as bytes, attributes, change sets, errors.
+//!
+//! Nothing here makes a system call.
+
+mod attr;
+mod change;
+mod errno;
+mod error;
+mod name;
+
+pub use attr::{Attr, Kind, SetAttr, SetTime, Time};
+pub use change::{BaseId, Change, ChangeSet, ProcRef, What};
+pub use errno::{Errno, Sys};
+pub use error::{Error, ErrorKind, Result};
+pub use name::{NAME_MAX, Name, RelPath, quote, unquote};

@@ -1,0 +1,43 @@
+//! Processes and their limits.
+
+use super::check;
+use crate::base::Sys;
+
+/// Raises the soft limit of open files to the hard one; returns the limit now in force.
+///
+/// # Errors
+/// As `setrlimit(2)`.
+pub fn raise_fd_limit() -> Sys<u64> {
+    let mut lim = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `lim` is valid for both calls.
+    unsafe {
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut lim))?;
+        lim.rlim_cur = lim.rlim_max;
+        check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const lim))?;
+    }
+    Ok(lim.rlim_cur)
+}
+
+/// Asks the kernel to send this process `signal` when its parent dies (prctl(2), `PR_SET_PDEATHSIG`).
+///
+/// # Errors
+/// As `prctl(2)`.
+pub fn die_with_parent(signal: i32) -> Sys<()> {
+    // SAFETY: the call has no memory arguments.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) }).map(drop)
+}
+
+/// `setsid(2)`: leaves the controlling terminal.
+///
+/// # Errors
+/// `EPERM` for a process group leader.
+pub fn setsid() -> Sys<()> {
+    // SAFETY: the call has no memory arguments.
+    check(unsafe { libc::setsid() }).map(drop)
+}
+
+/// Effective user and group id.
+pub fn effective_ids() -> (u32, u32) {
+    // SAFETY: the calls cannot fail.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
