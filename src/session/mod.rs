@@ -1,1 +1,23 @@
+//! The store of sessions: where they live, who holds them, and how to talk to a live one.
+//!
+//! A session is a directory. Its one writer, a server or an offline command that changes it, holds its lock;
+//! everything else reads its files or asks the server over its socket.
 
+mod control;
+mod lock;
+mod meta;
+mod mounts;
+mod names;
+mod recover;
+mod remove;
+mod roots;
+mod store;
+
+pub use control::{Client, ControlServer, Handler, LiveStatus, Seen};
+pub use lock::{Holder, Lock, Role};
+pub use meta::{META_VERSION, Meta, PathBytes, RootMeta};
+pub use mounts::{Mounted, mounted, unmount_stale};
+pub use recover::recover;
+pub use remove::remove_tree;
+pub use roots::{ChosenRoot, choose as choose_roots};
+pub use store::{Root, Session, Store};

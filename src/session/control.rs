@@ -1,0 +1,421 @@
+//! How commands talk to the server of a live session: one JSON object a line, over a Unix socket.
+//!
+//! The socket is `$XDG_RUNTIME_DIR/sbx-fuse/ID.sock`, or `control.sock` in the session's directory where there is no
+//! such place; the lock file names it. Only processes of the same user are answered (`SO_PEERCRED`).
+
+use super::meta::PathBytes;
+use crate::base::{Errno, Error, ErrorKind, RelPath, Result, Time, quote};
+use crate::sys::file;
+use nix::sys::socket::{Shutdown, getsockopt, shutdown, sockopt::PeerCredentials};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest line either side takes, in bytes: a path of 4096 bytes, each four characters when quoted, and room.
+const LINE_MAX: u64 = 64 << 10;
+/// How long a server may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+
+/// What an object was when somebody looked at it, so that it is dropped only if it still is that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Inode number of the upper object.
+    pub ino: u64,
+    /// Its last change.
+    pub ctime: Time,
+}
+
+/// What a server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveStatus {
+    /// Process id.
+    pub pid: u32,
+    /// Where the view is mounted; for `run` only its own processes see that place.
+    pub mountpoint: PathBytes,
+    /// Since when, nanoseconds since the epoch.
+    pub since: u64,
+    /// The command that runs in it, if one does.
+    pub command: Vec<PathBytes>,
+}
+
+/// The server's side: what it does when asked. Called from threads of the control socket.
+pub trait Handler: Send + Sync {
+    /// Who it is.
+    fn status(&self) -> LiveStatus;
+    /// From now on each write is recorded anew, also to a file that has a record already.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    fn new_epoch(&self) -> Result<()>;
+    /// Takes the change at `path` of root `root` out of the session; false when it is no longer what was `seen`.
+    ///
+    /// # Errors
+    /// As the file operations on the upper.
+    fn drop_change(&self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool>;
+    /// Unmounts; the server ends after that.
+    ///
+    /// # Errors
+    /// When the mount is busy.
+    fn umount(&self) -> Result<()>;
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Request {
+    Ping,
+    Status,
+    NewEpoch,
+    Drop { root: u16, path: PathBytes, seen: Option<Seen> },
+    Umount,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Done,
+    Dropped(bool),
+    Status(LiveStatus),
+    Error { exit: u8, message: String, causes: Vec<String>, hint: Option<String> },
+}
+
+impl Answer {
+    fn error(e: Error) -> Answer {
+        Answer::Error { exit: e.kind.exit_code(), message: e.message, causes: e.causes, hint: e.hint }
+    }
+}
+
+/// A running server end; gone when dropped.
+pub struct ControlServer {
+    listener: Arc<UnixListener>,
+    path: PathBuf,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl ControlServer {
+    /// Listens for the session with the id `id`, whose directory is `dir`, and answers with `handler`. The session's
+    /// lock must be ours: a socket that is there already is a dead server's.
+    ///
+    /// # Errors
+    /// When no socket can be made.
+    pub fn start(id: &str, dir: &Path, handler: Arc<dyn Handler>) -> Result<ControlServer> {
+        let path = runtime_dir().map(|d| d.join(format!("{id}.sock"))).unwrap_or(dir.join("control.sock"));
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::on_path("replace the socket", path.as_os_str().as_bytes(), e));
+            }
+            _ => {}
+        }
+        let told = |e| Error::on_path("make the socket", path.as_os_str().as_bytes(), e);
+        let listener = by_short_name(&path, |short| UnixListener::bind(short)).map_err(told)?;
+        let listener = Arc::new(listener);
+        let theirs = listener.clone();
+        let thread = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || accept(&theirs, &handler))
+            .map_err(told)?;
+        Ok(ControlServer { listener, path, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        // Wakes accept(2), which then fails for good.
+        let woken = shutdown(self.listener.as_raw_fd(), Shutdown::Both).is_ok();
+        if let Err(e) = std::fs::remove_file(&self.path) {
+            tracing::debug!("control socket: {e}");
+        }
+        if let Some(thread) = self.thread.take().filter(|_| woken)
+            && thread.join().is_err()
+        {
+            tracing::error!("the control thread panicked");
+        }
+    }
+}
+
+fn accept(listener: &UnixListener, handler: &Arc<dyn Handler>) {
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ECONNABORTED)) => {
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+            Err(_) => return,
+        };
+        let handler = handler.clone();
+        let spawned = std::thread::Builder::new().name("control-peer".into()).spawn(move || {
+            if let Err(e) = serve(stream, &*handler) {
+                tracing::debug!("control: {e}");
+            }
+        });
+        if let Err(e) = spawned {
+            tracing::warn!("control: {e}");
+        }
+    }
+}
+
+/// Answers one peer until it hangs up.
+fn serve(stream: UnixStream, handler: &dyn Handler) -> std::io::Result<()> {
+    let peer = getsockopt(&stream, PeerCredentials)?;
+    if peer.uid() != crate::sys::process::effective_ids().0 {
+        return Err(std::io::Error::other(format!("refused a peer with uid {}", peer.uid())));
+    }
+    stream.set_write_timeout(Some(ANSWER_TIME))?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut writer = stream;
+    while let Some(line) = read_line(&mut reader)? {
+        let answer = match serde_json::from_slice::<Request>(&line) {
+            Ok(request) => handle(request, handler).unwrap_or_else(Answer::error),
+            Err(e) => Answer::error(Error::usage(format!("not a request: {e}"))),
+        };
+        write_line(&mut writer, &answer)?;
+    }
+    Ok(())
+}
+
+fn handle(request: Request, handler: &dyn Handler) -> Result<Answer> {
+    Ok(match request {
+        Request::Ping => Answer::Done,
+        Request::Status => Answer::Status(handler.status()),
+        Request::NewEpoch => {
+            handler.new_epoch()?;
+            Answer::Done
+        }
+        Request::Drop { root, path, seen } => {
+            let path = RelPath::new(path.as_bytes())
+                .map_err(|e| Error::on_path("use the path", path.as_bytes(), e))?;
+            Answer::Dropped(handler.drop_change(root, &path, seen)?)
+        }
+        Request::Umount => {
+            handler.umount()?;
+            Answer::Done
+        }
+    })
+}
+
+fn read_line(reader: &mut impl BufRead) -> std::io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    reader.take(LINE_MAX).read_until(b'\n', &mut line)?;
+    match line.pop() {
+        None => Ok(None),
+        Some(b'\n') => Ok(Some(line)),
+        Some(_) => Err(std::io::Error::other("a line without end")),
+    }
+}
+
+fn write_line(writer: &mut impl Write, value: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    writer.write_all(&line)
+}
+
+/// The client's side: a connection to a live server.
+pub struct Client {
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+}
+
+impl Client {
+    /// Connects to the server that listens at `socket`.
+    ///
+    /// # Errors
+    /// `Failure` when nobody answers.
+    pub fn connect(socket: &Path) -> Result<Client> {
+        let told = |e| Error::on_path("reach the session's server at", socket.as_os_str().as_bytes(), e);
+        let writer = by_short_name(socket, |short| UnixStream::connect(short)).map_err(told)?;
+        writer.set_read_timeout(Some(ANSWER_TIME)).map_err(told)?;
+        let reader = BufReader::new(writer.try_clone().map_err(told)?);
+        Ok(Client { reader, writer })
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Answer> {
+        let told = |e: std::io::Error| Error::sys("talk to the session's server", e);
+        write_line(&mut self.writer, request).map_err(told)?;
+        let line = read_line(&mut self.reader)
+            .map_err(told)?
+            .ok_or_else(|| Error::failure("the session's server hung up"))?;
+        let answer = serde_json::from_slice(&line).map_err(|e| {
+            Error::failure(format!("the session's server answered with something unknown: {e}"))
+        })?;
+        match answer {
+            Answer::Error { exit, message, causes, hint } => {
+                let kinds = [
+                    ErrorKind::Usage,
+                    ErrorKind::Conflict,
+                    ErrorKind::Locked,
+                    ErrorKind::Quota,
+                    ErrorKind::Missing,
+                ];
+                let kind = kinds.into_iter().find(|k| k.exit_code() == exit).unwrap_or(ErrorKind::Failure);
+                Err(Error { kind, message, causes, hint, errno: None })
+            }
+            other => Ok(other),
+        }
+    }
+
+    fn expect_done(&mut self, request: &Request) -> Result<()> {
+        match self.ask(request)? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Whether it answers.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn ping(&mut self) -> Result<()> {
+        self.expect_done(&Request::Ping)
+    }
+
+    /// Who it is.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn status(&mut self) -> Result<LiveStatus> {
+        match self.ask(&Request::Status)? {
+            Answer::Status(status) => Ok(status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// As [`Handler::new_epoch`].
+    ///
+    /// # Errors
+    /// The handler's, or when it does not answer.
+    pub fn new_epoch(&mut self) -> Result<()> {
+        self.expect_done(&Request::NewEpoch)
+    }
+
+    /// As [`Handler::drop_change`].
+    ///
+    /// # Errors
+    /// The handler's, or when it does not answer.
+    pub fn drop_change(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool> {
+        let path = PathBytes(path.as_bytes().to_vec());
+        match self.ask(&Request::Drop { root, path, seen })? {
+            Answer::Dropped(dropped) => Ok(dropped),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// As [`Handler::umount`].
+    ///
+    /// # Errors
+    /// The handler's, or when it does not answer.
+    pub fn umount(&mut self) -> Result<()> {
+        self.expect_done(&Request::Umount)
+    }
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    Error::failure(format!("the session's server answered with something else: {answer:?}"))
+}
+
+/// `$XDG_RUNTIME_DIR/sbx-fuse`, made if need be; `None` where there is no such directory that is ours alone.
+fn runtime_dir() -> Option<PathBuf> {
+    let base = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+    let (uid, _) = crate::sys::process::effective_ids();
+    let ours =
+        |p: &Path| p.symlink_metadata().is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0);
+    if !base.is_absolute() || !ours(&base) {
+        return None;
+    }
+    let dir = base.join("sbx-fuse");
+    match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => None,
+        _ => Some(dir).filter(|d| ours(d)),
+    }
+}
+
+/// Calls `f` with a name for `path` that is short enough for `sun_path` (108 bytes, unix(7)), whatever its length: the
+/// directory is opened and named through `/proc/self/fd`.
+fn by_short_name<T>(path: &Path, f: impl FnOnce(&Path) -> std::io::Result<T>) -> std::io::Result<T> {
+    if path.as_os_str().len() < 100 {
+        return f(path);
+    }
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(std::io::Error::from(Errno::EINVAL));
+    };
+    let dir: OwnedFd = file::open_path(dir.as_os_str().as_bytes(), libc::O_PATH | libc::O_DIRECTORY)?;
+    let short = [&file::proc_path(dir.as_fd())[..], b"/", name.as_bytes()].concat();
+    f(Path::new(std::ffi::OsStr::from_bytes(&short)))
+}
+
+impl std::fmt::Debug for ControlServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ControlServer({})", quote(self.path.as_os_str().as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fake;
+    impl Handler for Fake {
+        fn status(&self) -> LiveStatus {
+            LiveStatus { pid: 7, mountpoint: PathBytes(b"/m".into()), since: 1, command: vec![] }
+        }
+        fn new_epoch(&self) -> Result<()> {
+            Ok(())
+        }
+        fn drop_change(&self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool> {
+            assert_eq!((root, path.as_bytes()), (3, &b"a/\xff\n"[..]));
+            Ok(seen.is_none())
+        }
+        fn umount(&self) -> Result<()> {
+            Err(Error::new(ErrorKind::Locked, "busy").hint("wait"))
+        }
+    }
+
+    #[test]
+    fn requests_are_answered_also_over_a_socket_with_a_long_name() {
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = tmp.path().join("d".repeat(120));
+        std::fs::create_dir(&dir).unwrap();
+        let server = ControlServer::start("id-of-a-test", &dir, Arc::new(Fake)).unwrap();
+        let mut client = Client::connect(server.path()).unwrap();
+        client.ping().unwrap();
+        client.new_epoch().unwrap();
+        assert_eq!(client.status().unwrap().pid, 7);
+        let path = RelPath::new(b"a/\xff\n").unwrap();
+        assert!(client.drop_change(3, &path, None).unwrap());
+        let seen = Seen { ino: 1, ctime: Time::default() };
+        assert!(!client.drop_change(3, &path, Some(seen)).unwrap());
+        let e = client.umount().unwrap_err();
+        assert_eq!((e.kind, e.hint.as_deref()), (ErrorKind::Locked, Some("wait")));
+        let at = server.path().to_owned();
+        drop(server);
+        assert!(Client::connect(&at).is_err());
+    }
+
+    #[test]
+    fn nonsense_is_answered_with_an_error_and_an_endless_line_is_cut() {
+        let tmp = tempfile::tempdir().unwrap();
+        let server = ControlServer::start("id-of-a-test-2", tmp.path(), Arc::new(Fake)).unwrap();
+        let mut stream = by_short_name(server.path(), |p| UnixStream::connect(p)).unwrap();
+        stream.write_all(b"{\"op\":\"fly\"}\n\xff\xff\n").unwrap();
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        for _ in 0..2 {
+            let line = read_line(&mut reader).unwrap().unwrap();
+            assert!(matches!(serde_json::from_slice(&line).unwrap(), Answer::Error { exit: 2, .. }));
+        }
+        let long = vec![b'x'; 2 * LINE_MAX as usize];
+        // The server hangs up in the middle of it.
+        drop(stream.write_all(&long));
+        assert!(!matches!(read_line(&mut reader), Ok(Some(_))));
+    }
+}

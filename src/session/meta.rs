@@ -1,0 +1,147 @@
+//! What a session says about itself: `meta.json`.
+
+use crate::base::{Error, Result, quote, unquote};
+use crate::layer::Features;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The version of `meta.json` that this program writes.
+pub const META_VERSION: u32 = 1;
+
+/// A path or word as bytes; in JSON the text that [`quote`] makes of it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct PathBytes(pub Vec<u8>);
+
+impl PathBytes {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// It as the standard library wants it.
+    pub fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.0))
+    }
+}
+
+impl From<&Path> for PathBytes {
+    fn from(path: &Path) -> Self {
+        PathBytes(path.as_os_str().as_bytes().to_vec())
+    }
+}
+
+impl std::fmt::Debug for PathBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&quote(&self.0))
+    }
+}
+
+impl std::fmt::Display for PathBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&quote(&self.0))
+    }
+}
+
+impl Serialize for PathBytes {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        to.serialize_str(&quote(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for PathBytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        unquote(&text).map(PathBytes).ok_or_else(|| D::Error::custom("not a quoted path"))
+    }
+}
+
+/// One real directory of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootMeta {
+    /// Canonical absolute path: its identity.
+    pub path: PathBytes,
+    /// The name of its top-level directory in a mount of several roots; unique in the session.
+    pub name: PathBytes,
+    /// What the file system under its upper can do.
+    pub features: Features,
+}
+
+/// The content of `meta.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// [`META_VERSION`].
+    pub version: u32,
+    /// Random hexadecimal id, which outlives a change of name.
+    pub id: String,
+    /// When it was made, nanoseconds since the epoch.
+    pub created: u64,
+    /// Whether a person chose the name; such a session is kept even when nothing changed.
+    #[serde(default)]
+    pub named: bool,
+    /// The real directories, in order.
+    pub roots: Vec<RootMeta>,
+    /// The words of the last command that ran in it.
+    #[serde(default)]
+    pub command: Vec<PathBytes>,
+    /// Where a person mounted it; present while mounted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mountpoint: Option<PathBytes>,
+}
+
+impl Meta {
+    /// Reads the bytes of a `meta.json`.
+    ///
+    /// # Errors
+    /// `Failure` when it is no such file or one of a later version.
+    pub fn parse(bytes: &[u8]) -> Result<Meta> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        // The version first, so that a later form is told as such and not as a missing field.
+        let version: Version = serde_json::from_slice(bytes).map_err(|e| Error::failure(e.to_string()))?;
+        if version.version != META_VERSION {
+            return Err(Error::failure(format!(
+                "it is of version {}, this program knows version {META_VERSION}",
+                version.version
+            ))
+            .hint("use the sbx-fuse that made the session"));
+        }
+        serde_json::from_slice(bytes).map_err(|e| Error::failure(e.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::WhiteoutForm;
+
+    #[test]
+    fn meta_keeps_names_that_are_not_utf8() {
+        let meta = Meta {
+            version: META_VERSION,
+            id: "00ff".into(),
+            created: 7,
+            named: true,
+            roots: vec![RootMeta {
+                path: PathBytes(b"/a\xff\n\"b".to_vec()),
+                name: PathBytes(b"\xff".to_vec()),
+                features: Features { whiteout: WhiteoutForm::Prefix, xattr: false, reflink: false },
+            }],
+            command: vec![PathBytes(b"\"quoted".to_vec())],
+            mountpoint: None,
+        };
+        let text = serde_json::to_vec(&meta).unwrap();
+        assert_eq!(Meta::parse(&text).unwrap(), meta);
+    }
+
+    #[test]
+    fn a_later_version_is_told_as_such() {
+        let e = Meta::parse(br#"{"version": 9, "new": true}"#).unwrap_err();
+        assert!(e.message.contains("version 9"), "{e}");
+        assert!(Meta::parse(b"{").is_err());
+    }
+}

@@ -1,0 +1,63 @@
+//! What a server that died leaves behind, other than in journal and upper: a dead mount and temporary files.
+
+use super::lock::Lock;
+use super::mounts::{mounted, unmount_stale};
+use super::remove::remove_tree;
+use super::store::Session;
+use crate::base::{Errno, Error, Result, quote};
+use crate::sys::{dir, file};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+
+/// What in a root's work directory belongs to the upper and stays: the index of hard links.
+const WORK_KEEPS: &[u8] = b"index";
+
+/// Takes away dead mounts and temporary files of a session whose lock is ours, and says in sentences what it did.
+///
+/// # Errors
+/// When a dead mount or a file cannot be taken away.
+pub fn recover(session: &mut Session, _lock: &Lock) -> Result<Vec<String>> {
+    let mut done = Vec::new();
+    let mut ours = vec![session.mountpoint_dir()];
+    if let Some(at) = &session.meta.mountpoint {
+        ours.push(at.as_path().to_owned());
+    }
+    let source = session.fsname();
+    for mount in mounted()?.iter().rev() {
+        if ours.contains(&mount.at) && mount.source == source.as_bytes() {
+            unmount_stale(&mount.at)?;
+            done.push(format!("took away the dead mount at {}", quote(mount.at.as_os_str().as_bytes())));
+        }
+    }
+    let mut temps = 0;
+    for i in 0..session.meta.roots.len() {
+        temps += clean_work(session, i)?;
+    }
+    if temps > 0 {
+        let s = if temps == 1 { "" } else { "s" };
+        done.push(format!("removed {temps} unfinished temporary file{s}"));
+    }
+    if session.meta.mountpoint.take().is_some() {
+        session.save_meta()?;
+    }
+    Ok(done)
+}
+
+/// Removes all but the index from the work directory of root `i`; returns how many objects that were.
+fn clean_work(session: &Session, i: usize) -> Result<usize> {
+    let path = session.root(i).work_dir();
+    let told = |e: Errno| Error::on_path("clean", path.as_os_str().as_bytes(), e);
+    let work = match file::open_path(path.as_os_str().as_bytes(), libc::O_RDONLY | libc::O_DIRECTORY) {
+        Ok(work) => work,
+        Err(Errno::ENOENT) => return Ok(0),
+        Err(e) => return Err(told(e)),
+    };
+    let mut count = 0;
+    for entry in dir::entries(work.as_fd()).map_err(told)? {
+        if &*entry.name != WORK_KEEPS {
+            remove_tree(work.as_fd(), &entry.name).map_err(told)?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}

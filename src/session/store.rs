@@ -1,0 +1,432 @@
+//! Sessions on disk: where they are, making one, finding one, removing one.
+
+use super::lock::{self, Holder, Lock, Role};
+use super::meta::{META_VERSION, Meta, PathBytes, RootMeta};
+use super::names;
+use super::remove::remove_tree;
+use super::roots::ChosenRoot;
+use crate::base::{Errno, Error, Result, quote};
+use crate::layer;
+use crate::sys::{dir, file};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The environment variable that names the session of a command.
+const ENV_SESSION: &str = "SBX_FUSE_SESSION";
+
+/// The directory that holds all sessions of a user.
+#[derive(Clone, Debug)]
+pub struct Store {
+    dir: PathBuf,
+}
+
+/// One session.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Its name: that of its directory.
+    pub name: String,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// What `meta.json` says.
+    pub meta: Meta,
+}
+
+/// The places of one root of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Root<'a> {
+    session: &'a Session,
+    index: usize,
+}
+
+impl Store {
+    /// The user's store: `$XDG_STATE_HOME/sbx-fuse`, by default `~/.local/state/sbx-fuse`. Nothing is made yet.
+    ///
+    /// # Errors
+    /// `Usage` when neither variable says where; `Failure` when the directory is another user's.
+    pub fn open() -> Result<Store> {
+        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        // The XDG specification: a relative path is invalid and to be ignored.
+        let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|h| h.join(".local/state")));
+        match state {
+            Some(state) => Store::at(state.join("sbx-fuse")),
+            None => Err(Error::usage("neither XDG_STATE_HOME nor HOME says where to keep sessions")
+                .hint("set HOME, or XDG_STATE_HOME to an absolute path")),
+        }
+    }
+
+    /// A store in `dir`.
+    ///
+    /// # Errors
+    /// `Failure` when `dir` is another user's, whose sessions we would spoil (`sudo` with the user's HOME).
+    pub fn at(dir: PathBuf) -> Result<Store> {
+        let shown = dir.as_os_str().as_bytes();
+        match file::stat_at(cwd(), shown) {
+            Ok(attr) if attr.uid != crate::sys::process::effective_ids().0 => {
+                Err(Error::failure(format!("{} belongs to the user with id {}", quote(shown), attr.uid))
+                    .hint("run as that user, or set XDG_STATE_HOME to a directory of your own"))
+            }
+            Ok(_) | Err(Errno::ENOENT) => Ok(Store { dir }),
+            Err(e) => Err(Error::on_path("use", shown, e)),
+        }
+    }
+
+    /// The store's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn sessions(&self) -> PathBuf {
+        self.dir.join("sessions")
+    }
+
+    /// Makes a session over `roots`, with a readable random name unless one is given.
+    ///
+    /// # Errors
+    /// `Usage` for a name that cannot be one or is taken; else as making files.
+    pub fn create(&self, name: Option<&str>, roots: &[ChosenRoot]) -> Result<Session> {
+        if let Some(name) = name {
+            names::check(name.as_bytes())?;
+        }
+        let parent = self.make_dirs()?;
+        self.sweep();
+        let id = names::random_hex::<16>()?;
+        let temp = format!(".new-{id}");
+        let path = self.sessions().join(&temp);
+        let built = self.build(&path, id, name.is_some(), roots).and_then(|meta| {
+            let mut attempt = 0;
+            loop {
+                let suggested = names::suggest(attempt)?;
+                let to = name.unwrap_or(&suggested);
+                let flags = libc::RENAME_NOREPLACE;
+                match file::renameat(parent.as_fd(), temp.as_bytes(), parent.as_fd(), to.as_bytes(), flags) {
+                    Ok(()) => return Ok((to.to_owned(), meta)),
+                    Err(Errno::EEXIST) if name.is_none() && attempt < 64 => attempt += 1,
+                    Err(Errno::EEXIST) => {
+                        return Err(Error::usage(format!("there is already a session {to}"))
+                            .hint("choose another name, or see: sbx-fuse ls"));
+                    }
+                    Err(e) => return Err(Error::on_path("make the session", to, e)),
+                }
+            }
+        });
+        match built {
+            Ok((name, meta)) => Ok(Session { dir: self.sessions().join(&name), name, meta }),
+            Err(e) => match remove_tree(parent.as_fd(), temp.as_bytes()) {
+                Ok(()) => Err(e),
+                Err(also) => {
+                    let mut e = e;
+                    e.causes.push(format!("and {} was left behind: {also}", quote(temp.as_bytes())));
+                    Err(e)
+                }
+            },
+        }
+    }
+
+    fn make_dirs(&self) -> Result<std::os::fd::OwnedFd> {
+        let mut ancestors: Vec<&Path> = self.dir.ancestors().skip(1).collect();
+        ancestors.reverse();
+        for dir in ancestors {
+            make_dir(dir)?;
+        }
+        make_dir(&self.dir)?;
+        make_dir(&self.sessions())?;
+        for dir in [&self.dir, &self.sessions()] {
+            let fd = open_dir(dir)?;
+            let closed = file::stat(fd.as_fd()).and_then(|a| match a.perm & 0o077 {
+                0 => Ok(()),
+                _ => file::chmod_fd(fd.as_fd(), 0o700),
+            });
+            closed.map_err(|e| Error::on_path("make private", dir.as_os_str().as_bytes(), e))?;
+        }
+        open_dir(&self.sessions())
+    }
+
+    /// Fills the new directory `path` with what a session has.
+    fn build(&self, path: &Path, id: String, named: bool, roots: &[ChosenRoot]) -> Result<Meta> {
+        for dir in ["", "journal", "roots", "mnt"] {
+            make_dir(&path.join(dir))?;
+        }
+        let mut metas = Vec::new();
+        for (i, root) in roots.iter().enumerate() {
+            let dir = path.join("roots").join(i.to_string());
+            make_dir(&dir)?;
+            make_dir(&dir.join("upper"))?;
+            make_dir(&dir.join("work"))?;
+            let work = open_dir(&dir.join("work"))?;
+            let features = layer::probe(work.as_fd())
+                .map_err(|e| Error::on_path("use", dir.as_os_str().as_bytes(), e))?;
+            metas.push(RootMeta {
+                path: PathBytes::from(root.path.as_path()),
+                name: PathBytes(root.name.clone()),
+                features,
+            });
+        }
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+        let meta = Meta {
+            version: META_VERSION,
+            id,
+            created,
+            named,
+            roots: metas,
+            command: Vec::new(),
+            mountpoint: None,
+        };
+        write_meta(path, &meta)?;
+        Ok(meta)
+    }
+
+    /// The session called `name`.
+    ///
+    /// # Errors
+    /// `Usage` when there is none; `Failure` when it cannot be read.
+    pub fn get(&self, name: &str) -> Result<Session> {
+        names::check(name.as_bytes())?;
+        let dir = self.sessions().join(name);
+        match file::stat_at(cwd(), dir.as_os_str().as_bytes()) {
+            Ok(_) => self.load(name.to_owned(), dir),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {
+                Err(Error::usage(format!("there is no session {name}")).hint("see: sbx-fuse ls"))
+            }
+            Err(e) => Err(Error::on_path("open", dir.as_os_str().as_bytes(), e)),
+        }
+    }
+
+    fn load(&self, name: String, dir: PathBuf) -> Result<Session> {
+        let path = dir.join("meta.json");
+        let meta = std::fs::read(&path)
+            .map_err(|e| Error::on_path("read", path.as_os_str().as_bytes(), e))
+            .and_then(|bytes| Meta::parse(&bytes))
+            .map_err(|e| {
+                let hint = e.hint.clone();
+                let told = e.context(format!("session {name} cannot be read"));
+                told.hint(hint.unwrap_or_else(|| format!("throw it away with: sbx-fuse rm {name}")))
+            })?;
+        Ok(Session { name, dir, meta })
+    }
+
+    /// All sessions, by name; one that cannot be read is an error beside its name.
+    ///
+    /// # Errors
+    /// When the store cannot be listed.
+    pub fn list(&self) -> Result<Vec<(String, Result<Session>)>> {
+        let path = self.sessions();
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+        let fd = match file::open_path(path.as_os_str().as_bytes(), flags) {
+            Ok(fd) => fd,
+            Err(Errno::ENOENT) => return Ok(Vec::new()),
+            Err(e) => return Err(Error::on_path("list", path.as_os_str().as_bytes(), e)),
+        };
+        let entries =
+            dir::entries(fd.as_fd()).map_err(|e| Error::on_path("list", path.as_os_str().as_bytes(), e))?;
+        let mut all: Vec<_> = entries
+            .iter()
+            .filter_map(|e| names::check(&e.name).ok())
+            .map(|name| (name.to_owned(), self.load(name.to_owned(), path.join(name))))
+            .collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(all)
+    }
+
+    /// The session a command in the directory `cwd` means: the one `$SBX_FUSE_SESSION` names, else the newest that
+    /// is mounted around `cwd` or has a root around it.
+    ///
+    /// # Errors
+    /// `Usage` when there is none.
+    pub fn find_default(&self, cwd: &Path) -> Result<Session> {
+        if let Some(name) = std::env::var_os(ENV_SESSION).filter(|n| !n.is_empty()) {
+            let name = names::check(name.as_bytes())?;
+            return self.get(name).map_err(|e| e.context(format!("{ENV_SESSION} is set to {name}")));
+        }
+        let here = cwd.canonicalize().unwrap_or_else(|_| cwd.to_owned());
+        let holds = |s: &Session| {
+            let mounted = s.meta.mountpoint.iter().any(|m| here.starts_with(m.as_path()));
+            mounted || s.meta.roots.iter().any(|r| here.starts_with(r.path.as_path()))
+        };
+        let all = self.list()?;
+        let some = !all.is_empty();
+        let newest = all
+            .into_iter()
+            .filter_map(|(_, s)| s.ok())
+            .filter(holds)
+            .max_by(|a, b| a.meta.created.cmp(&b.meta.created).then_with(|| a.name.cmp(&b.name)));
+        newest.ok_or_else(|| {
+            let hint = if some {
+                "name one with -s NAME; see: sbx-fuse ls"
+            } else {
+                "make one with: sbx-fuse run -- CMD"
+            };
+            let shown = quote(here.as_os_str().as_bytes());
+            Error::usage(format!("no session has a root that holds {shown}")).hint(hint)
+        })
+    }
+
+    /// Removes a session with all it holds. Its lock must be ours; after the first step, a rename, nobody finds the
+    /// session any more, and what a crash leaves is swept away later.
+    ///
+    /// # Errors
+    /// As renaming and removing files.
+    pub fn remove(&self, name: &str, _lock: &Lock) -> Result<()> {
+        names::check(name.as_bytes())?;
+        let told = |e: Errno| Error::on_path("remove the session", name, e);
+        let parent = open_dir(&self.sessions())?;
+        let trash = format!(".trash-{name}-{}", names::random_hex::<8>()?);
+        file::renameat(parent.as_fd(), name.as_bytes(), parent.as_fd(), trash.as_bytes(), 0).map_err(told)?;
+        remove_tree(parent.as_fd(), trash.as_bytes()).map_err(told)
+    }
+
+    /// Removes what interrupted removals left. Failures are left to the next time: nobody waits for this.
+    fn sweep(&self) {
+        let Ok(parent) = open_dir(&self.sessions()) else { return };
+        for entry in dir::entries(parent.as_fd()).unwrap_or_default() {
+            if entry.name.starts_with(b".trash-")
+                && let Err(e) = remove_tree(parent.as_fd(), &entry.name)
+            {
+                tracing::warn!("cannot sweep {}: {e}", quote(&entry.name));
+            }
+        }
+    }
+
+    /// Takes the lock of the session directory called `name`, also one that cannot be read.
+    ///
+    /// # Errors
+    /// As [`Session::lock`].
+    pub fn lock(&self, name: &str, role: Role) -> Result<Lock> {
+        names::check(name.as_bytes())?;
+        Lock::take(&self.sessions().join(name).join("lock"), name, role)
+    }
+}
+
+impl Session {
+    /// Where the journal is.
+    pub fn journal_dir(&self) -> PathBuf {
+        self.dir.join("journal")
+    }
+
+    /// Where `run` mounts.
+    pub fn mountpoint_dir(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    /// Where a server in the background writes what it has to say.
+    pub fn log_path(&self) -> PathBuf {
+        self.dir.join("server.log")
+    }
+
+    /// What the session's mounts name as their source.
+    pub fn fsname(&self) -> String {
+        format!("sbx-fuse:{}", self.name)
+    }
+
+    /// The places of root `i`, which is less than `meta.roots.len()`.
+    pub fn root(&self, i: usize) -> Root<'_> {
+        Root { session: self, index: i }
+    }
+
+    /// All roots in order.
+    pub fn roots(&self) -> impl Iterator<Item = Root<'_>> {
+        (0..self.meta.roots.len()).map(|i| self.root(i))
+    }
+
+    /// Takes the session for a moment, to change it without a server.
+    ///
+    /// # Errors
+    /// `Locked` naming the holder's pid; `Failure` when the lock file cannot be used.
+    pub fn lock(&self) -> Result<Lock> {
+        self.lock_as(Role::Command)
+    }
+
+    /// Takes the session as `role`.
+    ///
+    /// # Errors
+    /// As [`Session::lock`].
+    pub fn lock_as(&self, role: Role) -> Result<Lock> {
+        Lock::take(&self.dir.join("lock"), &self.name, role)
+    }
+
+    /// Who holds the session now.
+    ///
+    /// # Errors
+    /// When the lock file cannot be opened.
+    pub fn holder(&self) -> Result<Option<Holder>> {
+        lock::holder(&self.dir.join("lock"))
+    }
+
+    /// The error that this session is held by `holder`.
+    pub fn in_use(&self, holder: Option<&Holder>) -> Error {
+        lock::in_use(&self.name, holder)
+    }
+
+    /// Writes `meta.json` anew, atomically. The lock must be ours.
+    ///
+    /// # Errors
+    /// As writing a file.
+    pub fn save_meta(&self) -> Result<()> {
+        write_meta(&self.dir, &self.meta)
+    }
+}
+
+impl<'a> Root<'a> {
+    /// Its index.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// What the session says about it.
+    pub fn meta(&self) -> &'a RootMeta {
+        &self.session.meta.roots[self.index]
+    }
+
+    /// The real directory.
+    pub fn lower_dir(&self) -> &'a Path {
+        self.meta().path.as_path()
+    }
+
+    /// Where its writes land.
+    pub fn upper_dir(&self) -> PathBuf {
+        self.session.dir.join("roots").join(self.index.to_string()).join("upper")
+    }
+
+    /// Temporary files on the same file system, and `index/` for hard links.
+    pub fn work_dir(&self) -> PathBuf {
+        self.session.dir.join("roots").join(self.index.to_string()).join("work")
+    }
+}
+
+/// For absolute paths; a relative one is meant from the current directory.
+fn cwd() -> std::os::fd::BorrowedFd<'static> {
+    nix::fcntl::AT_FDCWD
+}
+
+fn make_dir(path: &Path) -> Result<()> {
+    let bytes = path.as_os_str().as_bytes();
+    match file::mkdirat(cwd(), bytes, 0o700) {
+        Ok(()) | Err(Errno::EEXIST) => Ok(()),
+        // A read-only or foreign ancestor is no obstacle when it is there already.
+        Err(_) if file::stat_at(cwd(), bytes).is_ok() => Ok(()),
+        Err(e) => Err(Error::on_path("make the directory", bytes, e)),
+    }
+}
+
+fn open_dir(path: &Path) -> Result<std::os::fd::OwnedFd> {
+    let bytes = path.as_os_str().as_bytes();
+    file::open_path(bytes, libc::O_RDONLY | libc::O_DIRECTORY).map_err(|e| Error::on_path("open", bytes, e))
+}
+
+fn write_meta(dir: &Path, meta: &Meta) -> Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let (temp, path) = (dir.join("meta.json.new"), dir.join("meta.json"));
+    let mut text = serde_json::to_vec_pretty(meta).map_err(|e| Error::failure(e.to_string()))?;
+    text.push(b'\n');
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temp)
+        .and_then(|mut f| f.write_all(&text).and_then(|()| f.sync_all()))
+        .and_then(|()| std::fs::rename(&temp, &path))
+        .map_err(|e| Error::on_path("write", path.as_os_str().as_bytes(), e))
+}
