@@ -1,1 +1,14 @@
+//! What to run and how it is confined: bwrap's arguments, namespaces, the child and its signals.
 
+mod bwrap;
+mod child;
+mod namespaces;
+mod programs;
+mod resolve;
+mod seccomp;
+
+pub use bwrap::{Bind, Spec, bwrap_missing};
+pub use child::{Inherited, Outcome, run};
+pub use namespaces::{Capability, Probe, Step, enter, probe, probe_here};
+pub use programs::find_program;
+pub use resolve::{NotRunnable, check_command};

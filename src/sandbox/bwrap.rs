@@ -1,0 +1,243 @@
+//! The arguments of bwrap: what the sandbox sees, and what it may do.
+
+use super::seccomp;
+use crate::base::{Error, ErrorKind};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A root of the session: where its view is mounted, and where the sandbox shall see it.
+#[derive(Clone, Debug)]
+pub struct Bind {
+    /// The view, e.g. `MNT/NAME`.
+    pub from: PathBuf,
+    /// The real path.
+    pub to: PathBuf,
+}
+
+/// What to run and what it sees.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// The roots in order.
+    pub binds: Vec<Bind>,
+    /// Directories the sandbox must not see, canonical; an empty, private one stands in their place.
+    pub hidden: Vec<PathBuf>,
+    /// Of `hidden`, what the views themselves hide already where it lies in a root.
+    pub hidden_in_view: Vec<PathBuf>,
+    /// Files that must not be reached, such as sockets of services that would act on the host for us.
+    pub masked: Vec<PathBuf>,
+    /// The working directory.
+    pub cwd: PathBuf,
+    /// Whether the host's network is shared.
+    pub net: bool,
+    /// Variables to set beside the inherited ones.
+    pub env: Vec<(OsString, OsString)>,
+    /// The command and its arguments; not empty.
+    pub argv: Vec<OsString>,
+}
+
+impl Spec {
+    /// The root that holds `path`, if one does.
+    pub fn bind_of(&self, path: &Path) -> Option<&Bind> {
+        self.binds.iter().find(|b| path.starts_with(&b.to))
+    }
+
+    /// The private directories, outermost first: those of `hidden`, and `/tmp` and `/var/tmp` unless a root holds them.
+    fn private_dirs(&self) -> Vec<&Path> {
+        let temps = [Path::new("/tmp"), Path::new("/var/tmp")];
+        let temps = temps.into_iter().filter(|t| self.bind_of(t).is_none());
+        let hidden = self.hidden.iter().map(PathBuf::as_path);
+        let shown = |p: &Path| self.bind_of(p).is_none() || !self.hidden_in_view.iter().any(|h| h == p);
+        let mut all: Vec<&Path> = temps
+            .chain(hidden.filter(|p| shown(p)))
+            // bwrap cannot mount on a symlink, and cannot make a directory on a read-only tree.
+            .filter(|p| p.symlink_metadata().is_ok_and(|m| m.is_dir()))
+            .collect();
+        all.sort_by_key(|p| p.components().count());
+        all.dedup();
+        all
+    }
+
+    /// Whether the sandbox sees the host's object at `path`: it lies in a root, or beneath nothing private.
+    pub fn sees(&self, path: &Path) -> bool {
+        match self.bind_of(path) {
+            Some(_) => !self.hidden.iter().any(|h| path.starts_with(h) && self.bind_of(h).is_some()),
+            None => !self.private_dirs().iter().any(|h| path.starts_with(h)),
+        }
+    }
+
+    /// Where the host finds what the sandbox sees at the absolute `path`; `None` for what is private to the sandbox.
+    pub fn host_path(&self, path: &Path) -> Option<PathBuf> {
+        match self.bind_of(path) {
+            Some(bind) => Some(match path.strip_prefix(&bind.to) {
+                Ok(rest) if rest.as_os_str().is_empty() => bind.from.clone(),
+                Ok(rest) => bind.from.join(rest),
+                Err(_) => return None,
+            }),
+            None => self.sees(path).then(|| path.to_owned()),
+        }
+    }
+
+    /// bwrap's arguments up to the command, for `--args`. `status` and `filter` are descriptors bwrap inherits: where it
+    /// writes what becomes of the child, and the system call filter.
+    pub(super) fn arguments(&self, status: i32, filter: Option<i32>) -> Vec<OsString> {
+        let mut args = Args::default();
+        for namespace in ["user", "pid", "ipc", "uts", "cgroup-try"] {
+            args.flag(&format!("--unshare-{namespace}"));
+        }
+        if !self.net {
+            args.flag("--unshare-net");
+        }
+        args.flag("--die-with-parent").words(["--cap-drop", "ALL"]);
+        if crate::sys::process::effective_ids().0 == 0 {
+            // Only root has it, and without it root could make no user namespace for a sandbox within
+            // (user_namespaces(7), on mapping id 0 of the parent).
+            args.words(["--cap-add", "CAP_SETFCAP"]);
+        }
+        args.words(["--json-status-fd", &status.to_string()]);
+        match filter {
+            Some(fd) => args.words(["--seccomp", &fd.to_string()]),
+            // Without a filter a terminal of its own is the one protection against TIOCSTI.
+            None => args.flag("--new-session"),
+        };
+        self.places(&mut args);
+        for (key, value) in &self.env {
+            args.flag("--setenv").word(key).word(value);
+        }
+        args.flag("--chdir").word(&self.cwd);
+        args.0
+    }
+
+    fn places(&self, args: &mut Args) {
+        let top = self.binds.iter().find(|b| b.to == Path::new("/"));
+        match top {
+            Some(top) => args.flag("--bind").word(&top.from).word("/"),
+            None => args.words(["--ro-bind", "/", "/"]),
+        };
+        args.words(["--dev", "/dev", "--dev-bind-try", "/dev/fuse", "/dev/fuse", "--proc", "/proc"]);
+        if top.is_some() {
+            args.words(["--ro-bind", "/sys", "/sys"]);
+        }
+        let (within, outside): (Vec<_>, Vec<_>) =
+            self.private_dirs().into_iter().partition(|p| self.bind_of(p).is_some());
+        let mut done: Vec<&Path> = Vec::new();
+        for dir in outside {
+            if !done.iter().any(|d| dir.starts_with(d)) {
+                args.private(dir);
+                done.push(dir);
+            }
+        }
+        for bind in self.binds.iter().filter(|b| b.to != Path::new("/")) {
+            args.flag("--bind").word(&bind.from).word(&bind.to);
+        }
+        for dir in within {
+            args.private(dir);
+        }
+        for file in self.masked.iter().filter(|f| self.sees(f)) {
+            args.flag("--ro-bind").word("/dev/null").word(file);
+        }
+    }
+}
+
+/// The filter's bytes, if this processor has one.
+pub(super) fn filter() -> Option<Vec<u8>> {
+    seccomp::program()
+}
+
+#[derive(Default)]
+struct Args(Vec<OsString>);
+
+impl Args {
+    fn word(&mut self, word: impl AsRef<OsStr>) -> &mut Self {
+        self.0.push(word.as_ref().to_owned());
+        self
+    }
+
+    fn flag(&mut self, flag: &str) -> &mut Self {
+        self.word(flag)
+    }
+
+    fn words<const N: usize>(&mut self, words: [&str; N]) -> &mut Self {
+        for word in words {
+            self.word(word);
+        }
+        self
+    }
+
+    fn private(&mut self, dir: &Path) {
+        let shared = dir == Path::new("/tmp") || dir == Path::new("/var/tmp");
+        let perms = if shared { "1777" } else { "0700" };
+        self.words(["--perms", perms, "--tmpfs"]).word(dir);
+    }
+}
+
+/// The error that bwrap is not there, with the way to get it.
+pub fn bwrap_missing() -> Error {
+    Error::new(
+        ErrorKind::Missing,
+        "bwrap is not installed, and nothing runs without a sandbox (package: bubblewrap)",
+    )
+    .hint("run: sudo apt install bubblewrap   (Fedora: sudo dnf install bubblewrap)")
+}
+
+/// Arguments as `--args FD` reads them: each ended by a NUL.
+pub(super) fn nul_separated(args: &[OsString]) -> Vec<u8> {
+    args.iter().flat_map(|a| a.as_bytes().iter().copied().chain([0])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(roots: &[&str], hidden: &[&str]) -> Spec {
+        let binds = roots
+            .iter()
+            .enumerate()
+            .map(|(i, r)| Bind { from: format!("/mnt/{i}").into(), to: (*r).into() })
+            .collect();
+        let hidden: Vec<PathBuf> = hidden.iter().map(PathBuf::from).collect();
+        Spec {
+            binds,
+            hidden_in_view: hidden.clone(),
+            hidden,
+            masked: vec![],
+            cwd: "/".into(),
+            net: false,
+            env: vec![],
+            argv: vec!["true".into()],
+        }
+    }
+
+    fn joined(spec: &Spec) -> String {
+        spec.arguments(9, Some(10)).join(OsStr::new(" ")).into_string().unwrap()
+    }
+
+    #[test]
+    fn roots_come_after_what_is_private_around_them() {
+        let args = joined(&spec(&["/tmp/p"], &[]));
+        let tmpfs = args.find("--tmpfs /tmp").unwrap();
+        let bind = args.find("--bind /mnt/0 /tmp/p").unwrap();
+        assert!(args.find("--ro-bind / /").unwrap() < tmpfs && tmpfs < bind, "{args}");
+        assert!(args.contains("--unshare-net") && args.contains("--die-with-parent"));
+        assert!(args.contains("--cap-drop ALL") && args.contains("--seccomp 10"));
+    }
+
+    #[test]
+    fn a_root_that_holds_tmp_is_not_covered() {
+        let s = spec(&["/"], &["/usr"]);
+        let args = joined(&s);
+        assert!(args.contains("--bind /mnt/0 / ") && !args.contains("--tmpfs"), "{args}");
+        assert!(!s.sees(Path::new("/usr/bin/env")));
+        assert_eq!(s.host_path(Path::new("/etc/x")).unwrap(), Path::new("/mnt/0/etc/x"));
+    }
+
+    #[test]
+    fn what_is_hidden_is_not_seen_unless_a_root_lies_in_it() {
+        let s = spec(&["/tmp/p", "/usr/share"], &["/usr"]);
+        assert!(!s.sees(Path::new("/tmp/q")) && s.sees(Path::new("/tmp/p/q")));
+        assert!(!s.sees(Path::new("/usr/bin")) && s.sees(Path::new("/usr/share/x")));
+        assert_eq!(s.host_path(Path::new("/tmp/p")).unwrap(), Path::new("/mnt/0"));
+        assert_eq!(s.host_path(Path::new("/tmp/q")), None);
+        assert_eq!(s.host_path(Path::new("/etc")).unwrap(), Path::new("/etc"));
+    }
+}
