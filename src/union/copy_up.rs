@@ -98,7 +98,12 @@ impl Union {
                 let origin = Origin { path, base: base.clone(), btime: attr.btime };
                 copy_meta(from.as_fd(), to.as_fd(), attr)?;
                 layer::write_origin(to.as_fd(), &origin)?;
-                file::utimens_at(to.as_fd(), b"", Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))?;
+                file::utimens_at(
+                    to.as_fd(),
+                    b"",
+                    Some(SetTime::At(attr.atime)),
+                    Some(SetTime::At(attr.mtime)),
+                )?;
                 data::fsync(to.as_fd(), true)?;
             }
             Kind::Symlink => {
@@ -129,7 +134,7 @@ impl Union {
         }
         let _ops = first.as_ref().map(|l| l.parent.dir().map(|d| d.ops.lock())).transpose()?;
         let index = (attr.nlink > 1 && attr.kind == Kind::File).then(|| index_name(attr.ino, attr.btime));
-        let named = first.filter(|l| node.place.read().has(l.parent.id, &l.name));
+        let named = first.clone().filter(|l| node.place.read().has(l.parent.id, &l.name));
         // The host's count will be the index's link and, if there is one, the name's.
         let adj = attr.nlink as i32 + node.place.read().nlink_adj - if named.is_some() { 2 } else { 1 };
         if let Some(index) = &index {
@@ -145,7 +150,9 @@ impl Union {
         self.rename_into(root, temp, &link)?;
         let mut place = node.place.write();
         place.upper = true;
-        if let Some(known) = place.links.iter_mut().find(|l| l.parent.id == link.parent.id && l.name == link.name) {
+        if let Some(known) =
+            place.links.iter_mut().find(|l| l.parent.id == link.parent.id && l.name == link.name)
+        {
             known.upper = true;
         }
         self.fds.forget(node.id, Slot::Read);
@@ -213,7 +220,8 @@ impl Union {
         let lower = self.lower_dir(node, 0)?;
         let attr = file::stat(lower.as_fd())?;
         let temp = self.temp_name();
-        let made = stage_dir(root, lower.as_fd(), &attr, &temp).and_then(|()| self.rename_into(root, &temp, &link));
+        let made =
+            stage_dir(root, lower.as_fd(), &attr, &temp).and_then(|()| self.rename_into(root, &temp, &link));
         if let Err(e) = made {
             match file::rmdirat(root.work.as_fd(), &temp) {
                 Ok(()) | Err(Errno::ENOENT) => return Err(e),
@@ -244,7 +252,8 @@ impl Union {
     pub(crate) fn base_of(&self, dir: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> BaseId {
         let mut base = BaseId::of(attr);
         if attr.kind == Kind::File && attr.size <= SMALL {
-            let read = file::openat(dir, name, libc::O_RDONLY, 0).and_then(|fd| read_small(fd.as_fd(), attr.size));
+            let read =
+                file::openat(dir, name, libc::O_RDONLY, 0).and_then(|fd| read_small(fd.as_fd(), attr.size));
             // Unreadable for us: then its identity has to do.
             base.hash = read.ok().map(|bytes| self.keep_base(&bytes));
         }
@@ -323,12 +332,17 @@ pub(crate) fn forced<T>(dir: BorrowedFd<'_>, f: impl Fn() -> Sys<T>) -> Sys<T> {
 /// Opens an upper file of our own even when its mode keeps its owner out: whoever asks was let in by the kernel,
 /// maybe through a descriptor older than the mode.
 pub(crate) fn open_forced(dir: BorrowedFd<'_>, name: &[u8], flags: i32) -> Sys<OwnedFd> {
-    let open = |flags| if name.is_empty() { file::reopen(dir, flags) } else { file::openat(dir, name, flags, 0) };
+    let open =
+        |flags| if name.is_empty() { file::reopen(dir, flags) } else { file::openat(dir, name, flags, 0) };
     match open(flags) {
         Err(Errno::EACCES) => {}
         other => return other,
     }
-    let handle = if name.is_empty() { file::reopen(dir, libc::O_PATH)? } else { file::openat(dir, name, libc::O_PATH, 0)? };
+    let handle = if name.is_empty() {
+        file::reopen(dir, libc::O_PATH)?
+    } else {
+        file::openat(dir, name, libc::O_PATH, 0)?
+    };
     let perm = file::stat(handle.as_fd())?.perm;
     file::chmod_fd(handle.as_fd(), perm | 0o600)?;
     let opened = file::reopen(handle.as_fd(), flags);

@@ -53,7 +53,9 @@ impl Make<'_> {
             Make::Node { .. } if self.kind() == Kind::File => {
                 file::openat(dir, name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, perm).map(Some)
             }
-            Make::Node { mode, rdev } => file::mknodat(dir, name, mode & libc::S_IFMT | perm, *rdev).map(|()| None),
+            Make::Node { mode, rdev } => {
+                file::mknodat(dir, name, mode & libc::S_IFMT | perm, *rdev).map(|()| None)
+            }
             Make::Dir { .. } => file::mkdirat(dir, name, perm).map(|()| None),
             Make::Symlink { target } => file::symlinkat(target, dir, name).map(|()| None),
         }
@@ -226,7 +228,13 @@ impl Union {
     }
 
     /// With callers of many users, what one makes is theirs.
-    fn give_to_caller(&self, caller: &Caller, upper: BorrowedFd<'_>, name: &Name, make: &Make<'_>) -> Sys<()> {
+    fn give_to_caller(
+        &self,
+        caller: &Caller,
+        upper: BorrowedFd<'_>,
+        name: &Name,
+        make: &Make<'_>,
+    ) -> Sys<()> {
         if !self.multi_user {
             return Ok(());
         }

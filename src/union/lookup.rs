@@ -186,7 +186,9 @@ impl Union {
     pub(crate) fn instantiate(&self, dir: &Arc<Node>, name: &Name, seen: Seen) -> Sys<(Arc<Node>, Attr)> {
         let (node, attr) = match seen {
             Seen::Nothing | Seen::Whiteout => return Err(Errno::ENOENT),
-            Seen::Upper(attr) if attr.kind == Kind::Dir => self.instantiate_dir(dir, name, Some(attr), attr)?,
+            Seen::Upper(attr) if attr.kind == Kind::Dir => {
+                self.instantiate_dir(dir, name, Some(attr), attr)?
+            }
             Seen::Lower(_, attr) if attr.kind == Kind::Dir => self.instantiate_dir(dir, name, None, attr)?,
             Seen::Upper(attr) => (self.instantiate_upper(dir, name, &attr)?, attr),
             Seen::Lower(k, attr) => self.instantiate_lower(dir, name, k, attr)?,
@@ -203,12 +205,19 @@ impl Union {
         attr: Attr,
     ) -> Sys<(Arc<Node>, Attr)> {
         let (lowers, top) = match (upper, self.only_lower(dir)) {
-            (None, Some(lower)) => (vec![LowerDir { layer: lower.layer, path: lower.path.join(name.as_bytes()) }], None),
+            (None, Some(lower)) => {
+                (vec![LowerDir { layer: lower.layer, path: lower.path.join(name.as_bytes()) }], None)
+            }
             _ => self.merge_lowers(dir, name.as_bytes(), upper.is_some())?,
         };
         let ident = Ident::of(top.as_ref().unwrap_or(&attr));
         let link = Link { parent: dir.clone(), name: name.clone(), upper: upper.is_some() };
-        let place = Place { links: smallvec![link.clone()], upper: upper.is_some(), lowers: lowers.into(), ..Place::default() };
+        let place = Place {
+            links: smallvec![link.clone()],
+            upper: upper.is_some(),
+            lowers: lowers.into(),
+            ..Place::default()
+        };
         let (node, fresh) = self.nodes.intern(ident, |id| Node::new(id, dir.root, Kind::Dir, ident, place));
         if !fresh {
             self.note_dir_link(&node, link);
@@ -293,7 +302,13 @@ impl Union {
         Ok(())
     }
 
-    fn instantiate_lower(&self, dir: &Arc<Node>, name: &Name, k: usize, attr: Attr) -> Sys<(Arc<Node>, Attr)> {
+    fn instantiate_lower(
+        &self,
+        dir: &Arc<Node>,
+        name: &Name,
+        k: usize,
+        attr: Attr,
+    ) -> Sys<(Arc<Node>, Attr)> {
         let root = self.root(dir)?;
         let layer = dir.place.read().lowers[k].layer;
         let link = Link { parent: dir.clone(), name: name.clone(), upper: false };
@@ -358,7 +373,11 @@ impl Union {
                 if xattr::get_at(upper.as_fd(), name, layer::X_OPAQUE)?.is_some_and(|v| v == b"y") {
                     return Ok((Vec::new(), None));
                 }
-                redirect = layer::read_redirect_at(upper.as_fd(), name, &parents.first().map(|l| l.path.clone()).unwrap_or_default())?;
+                redirect = layer::read_redirect_at(
+                    upper.as_fd(),
+                    name,
+                    &parents.first().map(|l| l.path.clone()).unwrap_or_default(),
+                )?;
             }
         }
         if !parents.is_empty() {
@@ -457,7 +476,8 @@ impl Union {
         if node.root == TOP {
             return Ok(top_attr(node.dir()?.fixed.len()));
         }
-        let attr = self.locate(node)?.stat().map_err(|e| if e == Errno::ENOENT { Errno::ESTALE } else { e })?;
+        let attr =
+            self.locate(node)?.stat().map_err(|e| if e == Errno::ENOENT { Errno::ESTALE } else { e })?;
         let place = node.place.read();
         if attr.kind != node.kind || (!place.upper && attr.ino != node.ident.ino) {
             return Err(Errno::ESTALE); // another object took the name in the real tree
@@ -534,11 +554,19 @@ struct Merge<'a> {
 
 impl Merge<'_> {
     /// Looks at `name` in the directory `dir`, which is `parent` of `layer`; true when nothing further down shows.
-    fn step(&mut self, layer: u8, dir: std::os::fd::BorrowedFd<'_>, parent: &RelPath, name: &[u8]) -> Sys<bool> {
+    fn step(
+        &mut self,
+        layer: u8,
+        dir: std::os::fd::BorrowedFd<'_>,
+        parent: &RelPath,
+        name: &[u8],
+    ) -> Sys<bool> {
         let kind = self.root.lowers[usize::from(layer)].kind;
         match layer::find(dir, name, kind, kind == LayerKind::Overlay)? {
             Found::Nothing => return Ok(false),
-            Found::Object(attr) if attr.kind == Kind::Dir && !self.union.hidden.contains(&(attr.dev, attr.ino)) => {
+            Found::Object(attr)
+                if attr.kind == Kind::Dir && !self.union.hidden.contains(&(attr.dev, attr.ino)) =>
+            {
                 self.top.get_or_insert(attr);
             }
             Found::Object(_) | Found::Whiteout => return Ok(true),

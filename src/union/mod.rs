@@ -29,6 +29,7 @@ mod rename;
 mod xattr;
 
 pub use caller::Caller;
+pub use drop::Leave;
 pub use entry::Entry;
 pub use file::Range;
 pub use invalidate::Notify;
@@ -135,7 +136,8 @@ impl Union {
     /// # Errors
     /// When a directory given cannot be read or the work directory cannot be prepared.
     pub fn new(config: Config) -> Result<Arc<Union>> {
-        let limit = sys::process::raise_fd_limit().map_err(|e| Error::sys("raise the limit of open files", e))?;
+        let limit =
+            sys::process::raise_fd_limit().map_err(|e| Error::sys("raise the limit of open files", e))?;
         // Half of the budget for cached descriptors; the rest for pins of unlinked files and for the process.
         let fds = FdCache::new(usize::try_from(limit / 2).unwrap_or(1 << 16).min(1 << 16));
         let nodes = Table::new();
@@ -148,7 +150,8 @@ impl Union {
             let top = Node::top(roots.iter().map(|r| (r.name.clone(), r.node.clone())).collect());
             nodes.insert_fixed(Arc::new(top));
         }
-        let listings = lru::LruCache::new(std::num::NonZeroUsize::new(64).unwrap_or(std::num::NonZeroUsize::MIN));
+        let listings =
+            lru::LruCache::new(std::num::NonZeroUsize::new(64).unwrap_or(std::num::NonZeroUsize::MIN));
         let union = Arc::new(Union {
             roots,
             nodes,
@@ -206,7 +209,8 @@ impl Union {
 
 fn open_root(root: RootConfig, index: u16, single: bool, nodes: &Table) -> Result<Root> {
     let fail = |what: &str, e: Errno| Error::on_path(what, &root.real_path, e);
-    let top = root.lowers.first().ok_or_else(|| Error::failure("a root needs at least one layer below it"))?;
+    let top =
+        root.lowers.first().ok_or_else(|| Error::failure("a root needs at least one layer below it"))?;
     let attr = sysfile::stat(top.dir.as_fd()).map_err(|e| fail("stat root", e))?;
     nodes.note_device(attr.dev);
     let upper_attr = sysfile::stat(root.upper.as_fd()).map_err(|e| fail("stat the upper of", e))?;
@@ -215,11 +219,12 @@ fn open_root(root: RootConfig, index: u16, single: bool, nodes: &Table) -> Resul
         Ok(()) | Err(Errno::EEXIST) => {}
         Err(e) => return Err(fail("prepare the work directory of", e)),
     }
-    let index_dir =
-        sysfile::openat(root.work.as_fd(), b"index", libc::O_PATH | libc::O_DIRECTORY, 0).map_err(|e| fail("open the index of", e))?;
+    let index_dir = sysfile::openat(root.work.as_fd(), b"index", libc::O_PATH | libc::O_DIRECTORY, 0)
+        .map_err(|e| fail("open the index of", e))?;
     prepare_upper_root(&root, &attr).map_err(|e| fail("prepare the upper of", e))?;
     let listable = sysfile::reopen(index_dir.as_fd(), libc::O_RDONLY | libc::O_DIRECTORY);
-    let index_entries = listable.and_then(|fd| sys::dir::entries(fd.as_fd())).map_err(|e| fail("read the index of", e))?;
+    let index_entries =
+        listable.and_then(|fd| sys::dir::entries(fd.as_fd())).map_err(|e| fail("read the index of", e))?;
     let lowers: Vec<LowerDir> =
         (0..root.lowers.len()).map(|layer| LowerDir { layer: layer as u8, path: RelPath::root() }).collect();
     let ident = Ident::of(&attr);
@@ -254,7 +259,12 @@ fn prepare_upper_root(root: &RootConfig, lower: &Attr) -> Sys<()> {
     let origin = layer::Origin { path: RelPath::root(), base: BaseId::of(lower), btime: lower.btime };
     layer::write_origin(root.upper.as_fd(), &origin)?;
     sysfile::chmod_fd(root.upper.as_fd(), lower.perm)?;
-    sysfile::utimens_at(root.upper.as_fd(), b"", Some(SetTime::At(lower.atime)), Some(SetTime::At(lower.mtime)))
+    sysfile::utimens_at(
+        root.upper.as_fd(),
+        b"",
+        Some(SetTime::At(lower.atime)),
+        Some(SetTime::At(lower.mtime)),
+    )
 }
 
 /// Attributes of the synthetic top directory.

@@ -90,6 +90,8 @@ pub(crate) struct Dir {
     pub version: AtomicU64,
     /// 0 not tried, 1 the lower directories are watched, 2 they cannot be.
     pub watched: AtomicU8,
+    /// Watch descriptors of the lower directories.
+    pub wds: Mutex<SmallVec<[i32; 2]>>,
     /// Whether a default ACL rules what is made here: 0 not looked, 1 no, 2 yes.
     pub default_acl: AtomicU8,
     /// Children of the synthetic top; empty elsewhere.
@@ -157,7 +159,14 @@ impl Node {
 
 impl Default for Dir {
     fn default() -> Self {
-        Dir { ops: Mutex::new(()), version: AtomicU64::new(1), watched: AtomicU8::new(0), default_acl: AtomicU8::new(0), fixed: Vec::new() }
+        Dir {
+            ops: Mutex::new(()),
+            version: AtomicU64::new(1),
+            watched: AtomicU8::new(0),
+            wds: Mutex::default(),
+            default_acl: AtomicU8::new(0),
+            fixed: Vec::new(),
+        }
     }
 }
 
@@ -206,7 +215,8 @@ impl Table {
     /// The number an object should have: stable across forget and remount, unique within the mount.
     pub fn preferred_id(&self, ident: &Ident) -> NodeId {
         let device = self.note_device(ident.dev);
-        let usable = ident.ino > super::ROOT_ID && ident.ino >> DEV_SHIFT == 0 && device < 0xff && !ident.twin;
+        let usable =
+            ident.ino > super::ROOT_ID && ident.ino >> DEV_SHIFT == 0 && device < 0xff && !ident.twin;
         if usable { ident.ino | device << DEV_SHIFT } else { 0 }
     }
 

@@ -1,6 +1,6 @@
 //! From operations to the journal.
 
-use super::node::{Link, Node};
+use super::node::Node;
 use super::{Caller, Union};
 use crate::base::{BaseId, Kind, RelPath};
 use crate::journal::{Op, Record};
@@ -67,10 +67,5 @@ impl Union {
     /// The path of the entry `name` in `dir`. Needs the tree lock.
     pub(crate) fn path_in(&self, dir: &Node, name: &[u8]) -> RelPath {
         self.upper_path(dir).join(name)
-    }
-
-    /// The path that a name stands for. Needs the tree lock.
-    pub(crate) fn path_of_link(&self, link: &Link) -> RelPath {
-        self.path_in(&link.parent, link.name.as_bytes())
     }
 }

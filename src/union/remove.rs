@@ -239,7 +239,10 @@ impl Union {
             }
         }
         if place.upper {
-            if place.pin.is_none() && !place.links.iter().any(|l| l.upper) && (place.index.is_none() || place.gone) {
+            if place.pin.is_none()
+                && !place.links.iter().any(|l| l.upper)
+                && (place.index.is_none() || place.gone)
+            {
                 place.pin = handle;
             }
             if place.gone {

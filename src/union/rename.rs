@@ -5,7 +5,7 @@
 //! merged view; if the server dies in between, the old names still hold.
 
 use super::copy_up::{Content, forced};
-use super::lookup::{Seen, show};
+use super::lookup::Seen;
 use super::node::{Link, Node, NodeId};
 use super::record::Note;
 use super::{Caller, Root, TOP, Union};
@@ -92,7 +92,9 @@ impl Union {
             self.copy_up_dir(dir)?;
             let from = self.locate(&node)?;
             let upper = self.upper_dir(dir)?;
-            forced(upper.as_fd(), || file::linkat(from.dir.as_fd(), &from.name, upper.as_fd(), name.as_bytes()))?;
+            forced(upper.as_fd(), || {
+                file::linkat(from.dir.as_fd(), &from.name, upper.as_fd(), name.as_bytes())
+            })?;
             let mut place = node.place.write();
             place.nlink_adj -= 1;
             if let Some(link) = place.links.iter_mut().find(|l| l.parent.id == dir.id && l.name == *name) {
@@ -138,7 +140,8 @@ impl Union {
             return Err(if source.node.is_none() { Errno::ENOENT } else { Errno::EAGAIN });
         };
         let root = self.root(&node)?;
-        let (from_path, to_path) = (self.path_in(from.0, from.1.as_bytes()), self.path_in(to.0, to.1.as_bytes()));
+        let (from_path, to_path) =
+            (self.path_in(from.0, from.1.as_bytes()), self.path_in(to.0, to.1.as_bytes()));
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         if exchange {
             self.exchange(root, &source, &target, &node)?;
@@ -240,7 +243,6 @@ impl Union {
             } else {
                 self.drop_name(root, old, &target.dir, &target.name, &attr, kept)?;
             }
-            show(old, attr);
         }
         move_link(node, source, target);
         Ok(())
