@@ -130,7 +130,19 @@ pub fn set_opaque(fd: BorrowedFd<'_>) -> Sys<()> {
 /// # Errors
 /// `EIO` for a redirect that is no path, else as `getxattr(2)`.
 pub fn read_redirect(fd: BorrowedFd<'_>, parent: &RelPath) -> Sys<Option<RelPath>> {
-    let Some(value) = xattr::get(fd, X_REDIRECT)? else {
+    resolve_redirect(xattr::get(fd, X_REDIRECT)?, parent)
+}
+
+/// As [`read_redirect`], for the directory `name` in `dir`.
+///
+/// # Errors
+/// As [`read_redirect`].
+pub fn read_redirect_at(dir: BorrowedFd<'_>, name: &[u8], parent: &RelPath) -> Sys<Option<RelPath>> {
+    resolve_redirect(xattr::get_at(dir, name, X_REDIRECT)?, parent)
+}
+
+fn resolve_redirect(value: Option<Vec<u8>>, parent: &RelPath) -> Sys<Option<RelPath>> {
+    let Some(value) = value else {
         return Ok(None);
     };
     let path = match value.strip_prefix(b"/") {

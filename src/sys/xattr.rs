@@ -105,3 +105,28 @@ pub fn list(fd: BorrowedFd<'_>) -> Sys<Vec<Vec<u8>>> {
         Ok(buf.split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect())
     })
 }
+
+/// As [`get`], for `name` in `dir`, not following a final symlink (`lgetxattr(2)` through `/proc/self/fd`).
+///
+/// # Errors
+/// As `lgetxattr(2)` other than `ENODATA` and `EOPNOTSUPP`.
+pub fn get_at(dir: BorrowedFd<'_>, entry: &[u8], name: &[u8]) -> Sys<Option<Vec<u8>>> {
+    let path = [&proc_path(dir), b"/".as_slice(), entry].concat();
+    with_c(&path, |p| {
+        with_c(name, |n| {
+            let mut buf = vec![0u8; 512];
+            loop {
+                // SAFETY: the buffer is as long as said; the strings are NUL-terminated.
+                match check_size(unsafe { libc::lgetxattr(p, n, buf.as_mut_ptr().cast(), buf.len()) }) {
+                    Ok(len) => {
+                        buf.truncate(len);
+                        return Ok(Some(buf));
+                    }
+                    Err(Errno::ERANGE) if buf.len() < 65536 => buf = vec![0u8; 65536],
+                    Err(Errno::ENODATA | Errno::EOPNOTSUPP) => return Ok(None),
+                    Err(e) => return Err(e),
+                }
+            }
+        })
+    })
+}

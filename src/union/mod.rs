@@ -1,1 +1,290 @@
+//! The merged view: one writable upper over read-only layers, for one or several roots.
+//!
+//! # Invariants
+//! - The path of an object in the upper is its path in the merged view.
+//! - A node's id never changes while the kernel knows it; it is the inode number of the lower object it began as.
+//! - A lower-only non-directory is found under the name it has in the merged view, in its parent's lower directory.
+//!
+//! # Lock order, outermost first
+//! `Union::tree` (shared by every verb that uses names, exclusive for those that move them) → `Dir::ops` of one
+//! directory → `Node::copying` → `Node::place` → table shards and descriptor caches. No lock but `Node::copying` is
+//! held while file content is copied.
 
+mod attr;
+mod caller;
+mod copy_up;
+mod dir;
+mod drop;
+mod entry;
+mod fds;
+mod file;
+mod invalidate;
+mod link;
+mod lookup;
+mod node;
+mod readdir;
+mod record;
+mod remove;
+mod rename;
+mod xattr;
+
+pub use caller::Caller;
+pub use drop::Leave;
+pub use entry::Entry;
+pub use file::Range;
+pub use invalidate::Notify;
+pub use node::NodeId;
+pub use readdir::DirItem;
+
+use crate::base::{Attr, BaseId, Errno, Error, Kind, Name, RelPath, Result, SetTime, Sys, Time};
+use crate::journal::Journal;
+use crate::layer::{self, Features, LayerKind};
+use crate::sys::{self, file as sysfile};
+use fds::FdCache;
+use invalidate::Watcher;
+use node::{Ident, LowerDir, Node, Table};
+use parking_lot::{Mutex, RwLock};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// The node id of the mount's own root (`FUSE_ROOT_ID`, linux/fuse.h).
+pub const ROOT_ID: NodeId = 1;
+
+/// `Node::root` of the synthetic top directory that holds several roots.
+const TOP: u16 = u16::MAX;
+
+/// One read-only layer.
+pub struct LayerConfig {
+    /// Its root directory (`O_PATH | O_DIRECTORY`).
+    pub dir: OwnedFd,
+    /// Literal, or with overlay marks.
+    pub kind: LayerKind,
+}
+
+/// One root of the session.
+pub struct RootConfig {
+    /// The name of its directory at the top of a mount with several roots.
+    pub name: Name,
+    /// The real directory it stands for: absolute, canonical.
+    pub real_path: Vec<u8>,
+    /// Where writes go (`O_PATH | O_DIRECTORY`).
+    pub upper: OwnedFd,
+    /// Scratch space on the upper's file system (`O_PATH | O_DIRECTORY`).
+    pub work: OwnedFd,
+    /// The layers below, topmost first; at least one.
+    pub lowers: Vec<LayerConfig>,
+    /// What the upper's file system can do.
+    pub features: Features,
+}
+
+/// What a union is made of.
+pub struct Config {
+    /// The roots, at least one.
+    pub roots: Vec<RootConfig>,
+    /// Whether the mount shows root 0 itself, else one directory a root.
+    pub single: bool,
+    /// `(device, inode)` of lower objects that the view does not have.
+    pub hidden: Vec<(u64, u64)>,
+    /// Where changes are recorded.
+    pub journal: Option<Arc<Journal>>,
+    /// Whether callers of any uid are served (we are root): what they make is given to them.
+    pub multi_user: bool,
+}
+
+pub(crate) struct Layer {
+    dir: Arc<OwnedFd>,
+    kind: LayerKind,
+}
+
+pub(crate) struct Root {
+    name: Name,
+    upper: Arc<OwnedFd>,
+    work: Arc<OwnedFd>,
+    index: Arc<OwnedFd>,
+    lowers: Vec<Layer>,
+    features: Features,
+    /// Device of the topmost lower's root.
+    lower_dev: u64,
+    /// Whether the index directory may hold anything.
+    indexed: AtomicBool,
+    node: Arc<Node>,
+}
+
+/// The merged view of a session. Every verb is safe to call from any thread.
+pub struct Union {
+    roots: Vec<Root>,
+    nodes: Table,
+    fds: FdCache,
+    listings: Mutex<lru::LruCache<NodeId, Arc<readdir::Listing>>>,
+    /// See the lock order above.
+    tree: RwLock<()>,
+    journal: Option<Arc<Journal>>,
+    /// Bumped when somebody looks at the changes: a write after that makes a record again.
+    epoch: AtomicU32,
+    watcher: Option<Watcher>,
+    hidden: Vec<(u64, u64)>,
+    multi_user: bool,
+    temp_seq: AtomicU64,
+    /// Set when upper and journal may disagree; the journal is then not closed as clean.
+    degraded: AtomicBool,
+}
+
+impl Union {
+    /// Builds the view.
+    ///
+    /// # Errors
+    /// When a directory given cannot be read or the work directory cannot be prepared.
+    pub fn new(config: Config) -> Result<Arc<Union>> {
+        let limit =
+            sys::process::raise_fd_limit().map_err(|e| Error::sys("raise the limit of open files", e))?;
+        // Half of the budget for cached descriptors; the rest for pins of unlinked files and for the process.
+        let fds = FdCache::new(usize::try_from(limit / 2).unwrap_or(1 << 16).min(1 << 16));
+        let nodes = Table::new();
+        let single = config.single && config.roots.len() == 1;
+        let mut roots = Vec::with_capacity(config.roots.len());
+        for (i, root) in config.roots.into_iter().enumerate() {
+            roots.push(open_root(root, u16::try_from(i).unwrap_or(TOP - 1), single, &nodes)?);
+        }
+        if !single {
+            let top = Node::top(roots.iter().map(|r| (r.name.clone(), r.node.clone())).collect());
+            nodes.insert_fixed(Arc::new(top));
+        }
+        let listings =
+            lru::LruCache::new(std::num::NonZeroUsize::new(64).unwrap_or(std::num::NonZeroUsize::MIN));
+        let union = Arc::new(Union {
+            roots,
+            nodes,
+            fds,
+            listings: Mutex::new(listings),
+            tree: RwLock::new(()),
+            journal: config.journal,
+            epoch: AtomicU32::new(1),
+            watcher: Watcher::new().ok(),
+            hidden: config.hidden,
+            multi_user: config.multi_user,
+            temp_seq: AtomicU64::new(1),
+            degraded: AtomicBool::new(false),
+        });
+        invalidate::start(&union)?;
+        Ok(union)
+    }
+
+    /// From now on the next write to any file makes a record again: somebody is looking at the changes.
+    pub fn new_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether an operation was done that the journal could not be told, so that a scan must reconcile them.
+    pub fn is_degraded(&self) -> bool {
+        self.degraded.load(Ordering::Acquire)
+    }
+
+    /// Marks the session so that the next opening of the journal reconciles it with the upper.
+    pub fn mark_degraded(&self) {
+        self.degraded.store(true, Ordering::Release);
+    }
+
+    /// Writes back everything that the uppers and the journal hold.
+    ///
+    /// # Errors
+    /// As `syncfs(2)` and `fdatasync(2)`.
+    pub fn sync(&self) -> Sys<()> {
+        for root in &self.roots {
+            let dir = sysfile::reopen(root.upper.as_fd(), libc::O_RDONLY | libc::O_DIRECTORY)?;
+            sys::data::syncfs(dir.as_fd())?;
+        }
+        self.journal.as_ref().map_or(Ok(()), |j| j.sync())
+    }
+
+    fn root(&self, node: &Node) -> Sys<&Root> {
+        self.roots.get(usize::from(node.root)).ok_or(Errno::EPERM)
+    }
+
+    /// A name for a temporary object in a work directory, never used before by this process.
+    fn temp_name(&self) -> Vec<u8> {
+        format!("#{:x}.{:x}", std::process::id(), self.temp_seq.fetch_add(1, Ordering::Relaxed)).into_bytes()
+    }
+}
+
+fn open_root(root: RootConfig, index: u16, single: bool, nodes: &Table) -> Result<Root> {
+    let fail = |what: &str, e: Errno| Error::on_path(what, &root.real_path, e);
+    let top =
+        root.lowers.first().ok_or_else(|| Error::failure("a root needs at least one layer below it"))?;
+    let attr = sysfile::stat(top.dir.as_fd()).map_err(|e| fail("stat root", e))?;
+    nodes.note_device(attr.dev);
+    let upper_attr = sysfile::stat(root.upper.as_fd()).map_err(|e| fail("stat the upper of", e))?;
+    nodes.note_device(upper_attr.dev);
+    match sysfile::mkdirat(root.work.as_fd(), b"index", 0o700) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        Err(e) => return Err(fail("prepare the work directory of", e)),
+    }
+    let index_dir = sysfile::openat(root.work.as_fd(), b"index", libc::O_PATH | libc::O_DIRECTORY, 0)
+        .map_err(|e| fail("open the index of", e))?;
+    prepare_upper_root(&root, &attr).map_err(|e| fail("prepare the upper of", e))?;
+    let listable = sysfile::reopen(index_dir.as_fd(), libc::O_RDONLY | libc::O_DIRECTORY);
+    let index_entries =
+        listable.and_then(|fd| sys::dir::entries(fd.as_fd())).map_err(|e| fail("read the index of", e))?;
+    let lowers: Vec<LowerDir> =
+        (0..root.lowers.len()).map(|layer| LowerDir { layer: layer as u8, path: RelPath::root() }).collect();
+    let ident = Ident::of(&attr);
+    let id = if single { ROOT_ID } else { nodes.preferred_id(&ident) };
+    let node = Arc::new(Node::root_dir(id, index, ident, lowers));
+    nodes.insert_fixed(node.clone());
+    Ok(Root {
+        name: root.name,
+        upper: Arc::new(root.upper),
+        work: Arc::new(root.work),
+        index: Arc::new(index_dir),
+        lowers: root.lowers.into_iter().map(|l| Layer { dir: Arc::new(l.dir), kind: l.kind }).collect(),
+        features: root.features,
+        lower_dev: attr.dev,
+        indexed: AtomicBool::new(!index_entries.is_empty()),
+        node,
+    })
+}
+
+/// Gives a fresh upper its real directory's mode, owner (where permitted) and times, once.
+fn prepare_upper_root(root: &RootConfig, lower: &Attr) -> Sys<()> {
+    if root.features.xattr && layer::read_origin(root.upper.as_fd())?.is_some() {
+        return Ok(());
+    }
+    let upper = sysfile::stat(root.upper.as_fd())?;
+    if (upper.uid, upper.gid) != (lower.uid, lower.gid) {
+        match sysfile::chown_fd(root.upper.as_fd(), lower.uid, lower.gid) {
+            Ok(()) | Err(Errno::EPERM | Errno::EINVAL) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let origin = layer::Origin { path: RelPath::root(), base: BaseId::of(lower), btime: lower.btime };
+    layer::write_origin(root.upper.as_fd(), &origin)?;
+    sysfile::chmod_fd(root.upper.as_fd(), lower.perm)?;
+    sysfile::utimens_at(
+        root.upper.as_fd(),
+        b"",
+        Some(SetTime::At(lower.atime)),
+        Some(SetTime::At(lower.mtime)),
+    )
+}
+
+/// Attributes of the synthetic top directory.
+fn top_attr(children: usize) -> Attr {
+    let (uid, gid) = sys::process::effective_ids();
+    Attr {
+        ino: ROOT_ID,
+        dev: 0,
+        size: 0,
+        blocks: 0,
+        atime: Time::default(),
+        mtime: Time::default(),
+        ctime: Time::default(),
+        btime: Time::default(),
+        kind: Kind::Dir,
+        perm: 0o755,
+        nlink: 2 + children as u32,
+        uid,
+        gid,
+        rdev: 0,
+        blksize: 4096,
+    }
+}

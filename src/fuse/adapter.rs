@@ -1,0 +1,401 @@
+//! Each callback: convert, call the union's verb of the same name, reply.
+
+use super::convert::{attr, caller, errno, host_dev, set_time};
+use crate::base::{Errno, SetAttr, Sys};
+use crate::union::{Entry, Range, Union};
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Numbers are never reused while the kernel knows them, so one generation does.
+const GENERATION: Generation = Generation(0);
+
+thread_local! {
+    static READ_BUF: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(super) struct Adapter(pub Arc<Union>);
+
+impl Adapter {
+    /// Runs a verb; a panic in it becomes `EIO` for this call, and the session is marked for a check.
+    fn guard<T>(&self, verb: impl FnOnce(&Union) -> Sys<T>) -> Sys<T> {
+        catch_unwind(AssertUnwindSafe(|| verb(&self.0))).unwrap_or_else(|_| {
+            self.0.mark_degraded();
+            tracing::error!("a request failed by a defect of ours; 'sbx-fuse verify' will check the session");
+            Err(Errno::EIO)
+        })
+    }
+
+    fn reply_entry(found: Sys<Entry>, reply: ReplyEntry) {
+        match found {
+            Ok(entry) => reply.entry(&entry.ttl, &attr(&entry.attr), GENERATION),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn reply_empty(done: Sys<()>, reply: ReplyEmpty) {
+        match done {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn reply_xattr(value: Sys<Vec<u8>>, size: u32, reply: ReplyXattr) {
+        match value {
+            Ok(value) if size == 0 => reply.size(value.len() as u32),
+            Ok(value) if value.len() > size as usize => reply.error(errno(Errno::ERANGE)),
+            Ok(value) => reply.data(&value),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Caches are dropped by us, when the real tree changes: EXPLICIT_INVAL_DATA keeps the kernel from dropping a
+        // file's pages because a write of its own moved the mtime.
+        let wanted = [
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_NO_OPEN_SUPPORT,
+            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DONT_MASK,
+            InitFlags::FUSE_ASYNC_DIO,
+        ];
+        for flag in wanted {
+            if let Err(missing) = config.add_capabilities(flag) {
+                tracing::debug!("this kernel lacks {missing:?}");
+            }
+        }
+        for (what, refused) in [
+            ("max_write", config.set_max_write(1 << 20).err()),
+            ("max_background", config.set_max_background(64).err().map(u32::from)),
+        ] {
+            if let Some(nearest) = refused {
+                tracing::debug!("{what} is limited to {nearest}");
+            }
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        Self::reply_entry(self.guard(|u| u.lookup(parent.0, name.as_bytes())), reply);
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        if let Err(e) = self.guard(|u| {
+            u.forget(ino.0, nlookup);
+            Ok(())
+        }) {
+            tracing::debug!("forget: {e}");
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        match self.guard(|u| u.getattr(ino.0)) {
+            Ok((a, ttl)) => reply.attr(&ttl, &attr(&a)),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = SetAttr {
+            perm: mode.map(|m| m & 0o7777),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        match self.guard(|u| u.setattr(&caller(req, 0), ino.0, &set)) {
+            Ok((a, ttl)) => reply.attr(&ttl, &attr(&a)),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.guard(|u| u.readlink(ino.0)) {
+            Ok(target) => reply.data(&target),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let made =
+            self.guard(|u| u.mknod(&caller(req, umask), parent.0, name.as_bytes(), mode, host_dev(rdev)));
+        Self::reply_entry(made, reply);
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let made = self.guard(|u| u.mkdir(&caller(req, umask), parent.0, name.as_bytes(), mode));
+        Self::reply_entry(made, reply);
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        Self::reply_empty(self.guard(|u| u.unlink(&caller(req, 0), parent.0, name.as_bytes())), reply);
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        Self::reply_empty(self.guard(|u| u.rmdir(&caller(req, 0), parent.0, name.as_bytes())), reply);
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.as_os_str().as_bytes();
+        let made = self.guard(|u| u.symlink(&caller(req, 0), parent.0, name.as_bytes(), target));
+        Self::reply_entry(made, reply);
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (from, to) = (name.as_bytes(), newname.as_bytes());
+        let done = self.guard(|u| u.rename(&caller(req, 0), parent.0, from, newparent.0, to, flags.bits()));
+        Self::reply_empty(done, reply);
+    }
+
+    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let made = self.guard(|u| u.link(&caller(req, 0), ino.0, newparent.0, newname.as_bytes()));
+        Self::reply_entry(made, reply);
+    }
+
+    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(errno(Errno::ENOSYS)); // from now on the kernel opens without asking
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(errno(Errno::ENOSYS));
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        READ_BUF.with_borrow_mut(|buf| match self.guard(|u| u.read(ino.0, offset, size as usize, buf)) {
+            Ok(()) => reply.data(buf),
+            Err(e) => reply.error(errno(e)),
+        });
+    }
+
+    fn write(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let mut who = caller(req, 0);
+        if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            who.pid = 0; // write-back of a mapping: the kernel asks, on behalf of nobody
+        }
+        match self.guard(|u| u.write(&who, ino.0, offset, data)) {
+            Ok(n) => reply.written(n as u32),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        match self.guard(|u| u.statfs(ino.0)) {
+            Ok(s) => {
+                reply.statfs(s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.frsize)
+            }
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        reply.error(errno(Errno::ENOSYS)); // every write is in the upper already when it returns
+    }
+
+    fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        Self::reply_empty(self.guard(|u| u.fsync(ino.0, datasync)), reply);
+    }
+
+    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        Self::reply_empty(self.guard(|u| u.fsync(ino.0, datasync)), reply);
+    }
+
+    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let listed = self.guard(|u| {
+            u.readdir(ino.0, offset, false, |item| {
+                let kind = attr(&item.attr).kind;
+                !reply.add(INodeNo(item.id), item.offset, kind, OsStr::from_bytes(item.name))
+            })
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = self.guard(|u| {
+            u.readdir(ino.0, offset, true, |item| {
+                let name = OsStr::from_bytes(item.name);
+                !reply.add(INodeNo(item.id), item.offset, name, &item.ttl, &attr(&item.attr), GENERATION)
+            })
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.guard(|u| u.setxattr(&caller(req, 0), ino.0, name.as_bytes(), value, flags));
+        Self::reply_empty(done, reply);
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        Self::reply_xattr(self.guard(|u| u.getxattr(ino.0, name.as_bytes())), size, reply);
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        Self::reply_xattr(self.guard(|u| u.listxattr(ino.0)), size, reply);
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        Self::reply_empty(self.guard(|u| u.removexattr(&caller(req, 0), ino.0, name.as_bytes())), reply);
+    }
+
+    fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        reply.error(errno(Errno::ENOSYS)); // the kernel checks by itself
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(errno(Errno::ENOTTY));
+    }
+
+    fn fallocate(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let range = Range { offset, len: length };
+        Self::reply_empty(self.guard(|u| u.fallocate(&caller(req, 0), ino.0, range, mode)), reply);
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        match self.guard(|u| u.lseek(ino.0, offset, whence)) {
+            Ok(at) => reply.offset(at as i64),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = ((ino_in.0, offset_in), (ino_out.0, offset_out));
+        match self.guard(|u| u.copy_range(&caller(req, 0), from, to, len)) {
+            Ok(n) => reply.written(n as u32),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+}

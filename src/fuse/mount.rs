@@ -1,0 +1,180 @@
+//! Mounting a union, serving it, and taking it down.
+
+use super::adapter::Adapter;
+use super::convert::KernelCaches;
+use crate::base::{Error, ErrorKind, Result};
+use crate::sys::{self, file};
+use crate::union::Union;
+use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use parking_lot::{Condvar, Mutex};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// By which way the mount is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// `mount(2)` right here: we have the capability, be it as root or in a user namespace of our own.
+    Direct,
+    /// The set-uid helper `fusermount3`.
+    Helper,
+}
+
+/// What the mount is like.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// By which way.
+    pub how: How,
+    /// Whether users other than the one who mounts are let in.
+    pub allow_other: bool,
+    /// What `/proc/mounts` shows as the source.
+    pub fsname: String,
+    /// Threads that serve requests, at least one.
+    pub threads: usize,
+}
+
+/// A mounted union that is being served by threads of this process.
+pub struct Server {
+    mountpoint: PathBuf,
+    how: How,
+    unmounter: Mutex<Option<SessionUnmounter>>,
+    done: Arc<(Mutex<Option<Result<()>>>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Mounts `union` at `mountpoint` and serves it; when this returns, the mount answers.
+///
+/// # Errors
+/// `ErrorKind::Missing` when `/dev/fuse` or `fusermount3` is not usable, else the failure of the mount.
+pub fn mount(union: Arc<Union>, mountpoint: &Path, options: &Options) -> Result<Server> {
+    // Modes come from the caller with its umask; ours must not take bits away (see `union::dir`).
+    file::umask(0);
+    let mut config = Config::default();
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = options.threads > 1;
+    // The kernel admits who may come (or `allow_other`); a second check by uid would refuse other user namespaces.
+    config.acl = SessionACL::All;
+    let adapter = Adapter(union.clone());
+    let (session, unmounter) = match options.how {
+        How::Direct => {
+            let fd = mount_direct(mountpoint, options)?;
+            let session = Session::from_fd(adapter, fd, SessionACL::All, config)
+                .map_err(|e| Error::sys("greet the kernel over /dev/fuse", e))?;
+            (session, None)
+        }
+        How::Helper => {
+            config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+            config.mount_options = vec![
+                MountOption::FSName(options.fsname.clone()),
+                MountOption::Subtype("sbx-fuse".into()),
+                MountOption::DefaultPermissions,
+                MountOption::NoSuid,
+                MountOption::NoDev,
+            ];
+            let mut session =
+                Session::new(adapter, mountpoint, &config).map_err(|e| helper_failed(mountpoint, e))?;
+            let unmounter = session.unmount_callable();
+            (session, Some(unmounter))
+        }
+    };
+    union.set_notify(Box::new(KernelCaches(session.notifier())));
+    drop(union);
+    let done = Arc::new((Mutex::new(None), Condvar::new()));
+    let signal = done.clone();
+    let thread = std::thread::Builder::new()
+        .name("serve".into())
+        .spawn(move || {
+            let ended = session.run().map_err(|e| Error::sys("serve the mount", e));
+            *signal.0.lock() = Some(ended);
+            signal.1.notify_all();
+        })
+        .map_err(|e| Error::sys("start the serving thread", e))?;
+    Ok(Server {
+        mountpoint: mountpoint.to_owned(),
+        how: options.how,
+        unmounter: Mutex::new(unmounter),
+        done,
+        thread: Mutex::new(Some(thread)),
+    })
+}
+
+fn mount_direct(mountpoint: &Path, options: &Options) -> Result<OwnedFd> {
+    let fd = file::open_path(b"/dev/fuse", libc::O_RDWR).map_err(|e| {
+        let mut error = Error::on_path("open", "/dev/fuse", e).hint(
+            "load the fuse module ('modprobe fuse'), and see 'sbx-fuse doctor' for the device's permissions",
+        );
+        error.kind = ErrorKind::Missing;
+        error
+    })?;
+    let (uid, gid) = sys::process::effective_ids();
+    let other = if options.allow_other { ",allow_other" } else { "" };
+    let data = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions{other}",
+        fd.as_raw_fd()
+    );
+    let target = mountpoint.as_os_str().as_bytes();
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    sys::mount::mount(options.fsname.as_bytes(), target, b"fuse.sbx-fuse", flags, data.as_bytes()).map_err(
+        |e| Error::on_path("mount at", target, e).hint("see 'sbx-fuse doctor' for what this host lacks"),
+    )?;
+    Ok(fd)
+}
+
+fn helper_failed(mountpoint: &Path, e: std::io::Error) -> Error {
+    let mut error = Error::failure(format!(
+        "cannot mount at {} with fusermount3: {e}",
+        crate::base::quote(mountpoint.as_os_str().as_bytes())
+    ))
+    .hint("see 'sbx-fuse doctor' for what this host lacks");
+    if e.kind() == std::io::ErrorKind::NotFound {
+        error.kind = ErrorKind::Missing;
+        error.hint = Some("install the package 'fuse3'".into());
+    }
+    error
+}
+
+impl Server {
+    /// Blocks until the mount is gone, by whatever means.
+    ///
+    /// # Errors
+    /// When serving ended with an error.
+    pub fn wait(&self) -> Result<()> {
+        let mut ended = self.done.0.lock();
+        while ended.is_none() {
+            self.done.1.wait(&mut ended);
+        }
+        ended.take().unwrap_or(Ok(()))
+    }
+
+    /// Unmounts; requests under way are answered first.
+    ///
+    /// # Errors
+    /// `EBUSY` while programs use the mount.
+    pub fn unmount(&self) -> Result<()> {
+        let target = self.mountpoint.as_os_str().as_bytes();
+        match self.how {
+            How::Direct => sys::mount::umount(target, false).map_err(|e| {
+                Error::on_path("unmount", target, e).hint("end the programs that use it, then try again")
+            }),
+            How::Helper => match self.unmounter.lock().as_mut() {
+                Some(unmounter) => unmounter.unmount().map_err(|e| Error::on_path("unmount", target, e)),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Waits for the serving threads to end after the mount is gone.
+    ///
+    /// # Errors
+    /// When serving ended with an error, or a thread of ours panicked.
+    pub fn join(self) -> Result<()> {
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            thread.join().map_err(|_| Error::failure("the serving thread ended by a defect of ours"))?;
+        }
+        let ended = self.done.0.lock().take();
+        ended.unwrap_or(Ok(()))
+    }
+}

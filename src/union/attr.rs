@@ -1,0 +1,115 @@
+//! Setting attributes; symlink targets.
+
+use super::copy_up::Content;
+use super::lookup::At;
+use super::node::{Node, NodeId};
+use super::{Caller, TOP, Union};
+use crate::base::{Attr, Errno, Kind, SetAttr, Sys};
+use crate::journal::Op;
+use crate::sys::file;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Union {
+    /// Changes attributes of node `id` and returns the new ones.
+    ///
+    /// # Errors
+    /// As `chmod(2)`, `chown(2)`, `truncate(2)`, `utimensat(2)`.
+    pub fn setattr(&self, caller: &Caller, id: NodeId, set: &SetAttr) -> Sys<(Attr, Duration)> {
+        let node = self.nodes.get(id)?;
+        if node.root == TOP {
+            return Err(Errno::EPERM);
+        }
+        if let Some(size) = set.size {
+            self.truncate(caller, &node, size)?;
+        }
+        if set.perm.is_some()
+            || set.uid.is_some()
+            || set.gid.is_some()
+            || set.atime.is_some()
+            || set.mtime.is_some()
+        {
+            let base = self.copy_up(&node, Content::Keep)?;
+            let _tree = self.tree.read();
+            let at = self.locate_upper(&node)?;
+            set_owner(&at, set)?;
+            self.set_perm(caller, &node, &at, set)?;
+            if set.atime.is_some() || set.mtime.is_some() {
+                file::utimens_at(at.dir.as_fd(), &at.name, set.atime, set.mtime)?;
+            }
+            // A size change sets the times itself and has its own record.
+            if set.size.is_none() || set.perm.is_some() || set.uid.is_some() || set.gid.is_some() {
+                self.record_on(caller, &node, Op::SetAttr, base);
+            }
+        }
+        let _tree = self.tree.read();
+        Ok((self.attr_of(&node)?, self.attr_ttl(&node)))
+    }
+
+    /// As `locate`, for an object in the upper that is about to be changed; a directory is meant itself.
+    pub(crate) fn locate_upper(&self, node: &Arc<Node>) -> Sys<At> {
+        if node.kind == Kind::Dir {
+            return Ok(At { dir: self.upper_dir(node)?, name: Box::default() });
+        }
+        self.locate(node)
+    }
+
+    fn set_perm(&self, caller: &Caller, node: &Node, at: &At, set: &SetAttr) -> Sys<()> {
+        let Some(mut perm) = set.perm else {
+            return Ok(());
+        };
+        if node.kind == Kind::Symlink {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // Only a member of the file's group may set set-gid (chmod(2)); the kernel asks us as root, so we check.
+        if self.multi_user && caller.uid != 0 && perm & libc::S_ISGID != 0 && node.kind != Kind::Dir {
+            let attr = at.stat()?;
+            if attr.gid != caller.gid && !self.is_member(caller, attr.gid) {
+                perm &= !libc::S_ISGID;
+            }
+        }
+        if at.name.is_empty() {
+            file::chmod_fd(at.dir.as_fd(), perm)?;
+        } else {
+            file::chmodat(at.dir.as_fd(), &at.name, perm)?;
+        }
+        node.maybe_suid.store(perm & 0o6000 != 0, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the calling process has `gid` among its supplementary groups (proc(5), status).
+    fn is_member(&self, caller: &Caller, gid: u32) -> bool {
+        let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)) else {
+            return false;
+        };
+        let groups = status.lines().find_map(|l| l.strip_prefix("Groups:"));
+        groups.is_some_and(|g| g.split_whitespace().any(|n| n.parse() == Ok(gid)))
+    }
+
+    /// The target of a symlink.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is none.
+    pub fn readlink(&self, id: NodeId) -> Sys<Vec<u8>> {
+        let _tree = self.tree.read();
+        let node = self.nodes.get(id)?;
+        if node.kind != Kind::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        let at = self.locate(&node)?;
+        file::readlinkat(at.dir.as_fd(), &at.name)
+    }
+}
+
+fn set_owner(at: &At, set: &SetAttr) -> Sys<()> {
+    if set.uid.is_none() && set.gid.is_none() {
+        return Ok(());
+    }
+    let (uid, gid) = (set.uid.unwrap_or(u32::MAX), set.gid.unwrap_or(u32::MAX));
+    if at.name.is_empty() {
+        file::chown_fd(at.dir.as_fd(), uid, gid)
+    } else {
+        file::chownat(at.dir.as_fd(), &at.name, uid, gid)
+    }
+}

@@ -1,0 +1,359 @@
+//! Copy-up: a lower object gets its place in the upper before it is changed.
+//!
+//! Gather, stage in the work directory, then one rename. Killed before the rename, the work directory holds a
+//! leftover that recovery removes; after it, the upper holds a complete object. Content is copied under no lock but
+//! the node's own `copying`, so nothing else waits for it.
+
+use super::fds::Slot;
+use super::lookup::{At, index_name, write_adj};
+use super::node::{Link, Node};
+use super::{Root, Union};
+use crate::base::{Attr, BaseId, Errno, Kind, SetTime, Sys};
+use crate::layer::{self, Origin};
+use crate::sys::{data, file, xattr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How much of a file's content the copy needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// All of it.
+    Keep,
+    /// None: it is about to be truncated to nothing.
+    Empty,
+}
+
+/// Files up to this size are hashed at copy-up, and their bytes kept when they are text (for a later merge).
+const SMALL: u64 = 128 << 10;
+
+impl Union {
+    /// Brings `node` into the upper if it is not there yet; returns what the lower object was if this call did it.
+    /// The tree lock must not be held.
+    pub(crate) fn copy_up(&self, node: &Arc<Node>, content: Content) -> Sys<Option<BaseId>> {
+        if node.place.read().upper {
+            return Ok(None);
+        }
+        if node.kind == Kind::Dir {
+            let _tree = self.tree.read();
+            return self.copy_up_dir(node);
+        }
+        let _copying = node.copying.lock();
+        if node.place.read().upper {
+            return Ok(None);
+        }
+        let (at, attr) = {
+            let _tree = self.tree.read();
+            let at = self.locate(node)?;
+            let attr = at.stat()?;
+            (at, attr)
+        };
+        if attr.ino != node.ident.ino || attr.kind != node.kind {
+            return Err(Errno::ESTALE);
+        }
+        let root = self.root(node)?;
+        let temp = self.temp_name();
+        let placed = self.stage(root, node, &at, &attr, content, &temp).and_then(|base| {
+            let _tree = self.tree.read();
+            self.place_copy(root, node, &attr, &temp).map(|()| base)
+        });
+        match placed {
+            Ok(base) => Ok(Some(base)),
+            Err(e) => {
+                remove_if_there(root.work.as_fd(), &temp)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes a complete copy of the object at `at` in the work directory under the name `temp`.
+    fn stage(
+        &self,
+        root: &Root,
+        node: &Arc<Node>,
+        at: &At,
+        attr: &Attr,
+        content: Content,
+        temp: &[u8],
+    ) -> Sys<BaseId> {
+        let mut base = BaseId::of(attr);
+        let work = root.work.as_fd();
+        let path = {
+            let _tree = self.tree.read();
+            self.upper_path(node)
+        };
+        match attr.kind {
+            Kind::File => {
+                let to = file::openat(work, temp, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)?;
+                let from = at.open(libc::O_RDONLY)?;
+                if attr.size <= SMALL {
+                    let bytes = read_small(from.as_fd(), attr.size)?;
+                    base.hash = Some(self.keep_base(&bytes));
+                    if content == Content::Keep {
+                        data::pwrite_all(to.as_fd(), &bytes, 0)?;
+                    }
+                } else if content == Content::Keep {
+                    data::copy_content(from.as_fd(), to.as_fd(), attr.size, |_| {})?;
+                }
+                let origin = Origin { path, base: base.clone(), btime: attr.btime };
+                copy_meta(from.as_fd(), to.as_fd(), attr)?;
+                layer::write_origin(to.as_fd(), &origin)?;
+                file::utimens_at(
+                    to.as_fd(),
+                    b"",
+                    Some(SetTime::At(attr.atime)),
+                    Some(SetTime::At(attr.mtime)),
+                )?;
+                data::fsync(to.as_fd(), true)?;
+            }
+            Kind::Symlink => {
+                let target = file::readlinkat(at.dir.as_fd(), &at.name)?;
+                base.hash = Some(*blake3::hash(&target).as_bytes());
+                file::symlinkat(&target, work, temp)?;
+                keep_owner(work, temp, attr)?;
+                file::utimens_at(work, temp, Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))?;
+            }
+            Kind::Dir => return Err(Errno::EISDIR),
+            Kind::Fifo | Kind::Socket | Kind::Char | Kind::Block => {
+                file::mknodat(work, temp, attr.mode(), attr.rdev)?;
+                keep_owner(work, temp, attr)?;
+                file::chmodat(work, temp, attr.perm)?;
+                file::utimens_at(work, temp, Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))?;
+            }
+        }
+        Ok(base)
+    }
+
+    /// Gives the staged copy its name in the upper. Needs the tree lock.
+    fn place_copy(&self, root: &Root, node: &Arc<Node>, attr: &Attr, temp: &[u8]) -> Sys<()> {
+        let work = root.work.as_fd();
+        let copy = file::stat_at(work, temp)?;
+        let first = node.place.read().links.first().cloned();
+        if let Some(link) = &first {
+            self.copy_up_dir(&link.parent)?;
+        }
+        let _ops = first.as_ref().map(|l| l.parent.dir().map(|d| d.ops.lock())).transpose()?;
+        let index = (attr.nlink > 1 && attr.kind == Kind::File).then(|| index_name(attr.ino, attr.btime));
+        let named = first.clone().filter(|l| node.place.read().has(l.parent.id, &l.name));
+        // The host's count will be the index's link and, if there is one, the name's.
+        let adj = attr.nlink as i32 + node.place.read().nlink_adj - if named.is_some() { 2 } else { 1 };
+        if let Some(index) = &index {
+            self.add_index(root, temp, index, adj)?;
+            let mut place = node.place.write();
+            place.index = Some(index.as_slice().into());
+            place.nlink_adj = adj;
+        }
+        self.nodes.note_copied(copy.dev, copy.ino, node);
+        let Some(link) = named else {
+            return self.place_unnamed(root, node, temp);
+        };
+        self.rename_into(root, temp, &link)?;
+        let mut place = node.place.write();
+        place.upper = true;
+        if let Some(known) =
+            place.links.iter_mut().find(|l| l.parent.id == link.parent.id && l.name == link.name)
+        {
+            known.upper = true;
+        }
+        self.fds.forget(node.id, Slot::Read);
+        Ok(())
+    }
+
+    /// An object without a name in the merged view keeps its bytes behind a handle.
+    fn place_unnamed(&self, root: &Root, node: &Arc<Node>, temp: &[u8]) -> Sys<()> {
+        let flags = if node.kind == Kind::File { libc::O_RDWR } else { libc::O_PATH };
+        let pin = open_forced(root.work.as_fd(), temp, flags)?;
+        file::unlinkat(root.work.as_fd(), temp)?;
+        let mut place = node.place.write();
+        place.upper = true;
+        place.pin = Some(Arc::new(pin));
+        self.fds.forget(node.id, Slot::Read);
+        Ok(())
+    }
+
+    /// Enters the staged copy of an object with several lower names into the index, so that they all lead to it.
+    fn add_index(&self, root: &Root, temp: &[u8], index: &[u8], adj: i32) -> Sys<()> {
+        match file::linkat(root.work.as_fd(), temp, root.index.as_fd(), index) {
+            Ok(()) => {}
+            Err(Errno::EEXIST) => {
+                // A leftover of an object that is gone from the lower.
+                file::unlinkat(root.index.as_fd(), index)?;
+                file::linkat(root.work.as_fd(), temp, root.index.as_fd(), index)?;
+            }
+            Err(e) => return Err(e),
+        }
+        root.indexed.store(true, Ordering::Release);
+        write_adj(root, index, adj)
+    }
+
+    /// Moves a staged object to its name in the upper; the directory's times stay what they were, since nothing
+    /// changed in the merged view.
+    fn rename_into(&self, root: &Root, temp: &[u8], link: &Link) -> Sys<()> {
+        let dir = self.upper_dir(&link.parent)?;
+        let before = file::stat(dir.as_fd())?;
+        forced(dir.as_fd(), || {
+            let flags = libc::RENAME_NOREPLACE;
+            file::renameat(root.work.as_fd(), temp, dir.as_fd(), link.name.as_bytes(), flags)
+        })?;
+        file::utimens_at(dir.as_fd(), b"", Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)))
+    }
+
+    /// Makes sure that a directory exists in the upper, and those above it. Needs the tree lock; no `ops` lock may be
+    /// held.
+    pub(crate) fn copy_up_dir(&self, node: &Arc<Node>) -> Sys<Option<BaseId>> {
+        if node.place.read().upper {
+            return Ok(None);
+        }
+        let Some(link) = node.place.read().links.first().cloned() else {
+            return Err(Errno::ENOENT);
+        };
+        self.copy_up_dir(&link.parent)?;
+        let _copying = node.copying.lock();
+        if node.place.read().upper {
+            return Ok(None);
+        }
+        let _ops = link.parent.dir()?.ops.lock();
+        if node.place.read().gone {
+            return Err(Errno::ENOENT);
+        }
+        let root = self.root(node)?;
+        let lower = self.lower_dir(node, 0)?;
+        let attr = file::stat(lower.as_fd())?;
+        let temp = self.temp_name();
+        let made =
+            stage_dir(root, lower.as_fd(), &attr, &temp).and_then(|()| self.rename_into(root, &temp, &link));
+        if let Err(e) = made {
+            match file::rmdirat(root.work.as_fd(), &temp) {
+                Ok(()) | Err(Errno::ENOENT) => return Err(e),
+                Err(second) => return Err(second),
+            }
+        }
+        let mut place = node.place.write();
+        place.upper = true;
+        if let Some(known) = place.links.first_mut() {
+            known.upper = true;
+        }
+        Ok(Some(BaseId::of(&attr)))
+    }
+
+    /// The hash of a small file's content; the bytes are kept when they are text.
+    pub(crate) fn keep_base(&self, bytes: &[u8]) -> [u8; 32] {
+        let hash = *blake3::hash(bytes).as_bytes();
+        let text = !bytes[..bytes.len().min(8000)].contains(&0);
+        if let (true, Some(journal)) = (text, &self.journal) {
+            if let Err(e) = journal.put_base(bytes, hash) {
+                tracing::warn!("base bytes could not be kept, a later merge will not have them: {e}");
+            }
+        }
+        hash
+    }
+
+    /// What a lower object is, with its small text kept, before it is replaced.
+    pub(crate) fn base_of(&self, dir: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> BaseId {
+        let mut base = BaseId::of(attr);
+        if attr.kind == Kind::File && attr.size <= SMALL {
+            let read =
+                file::openat(dir, name, libc::O_RDONLY, 0).and_then(|fd| read_small(fd.as_fd(), attr.size));
+            // Unreadable for us: then its identity has to do.
+            base.hash = read.ok().map(|bytes| self.keep_base(&bytes));
+        }
+        base
+    }
+}
+
+fn read_small(fd: BorrowedFd<'_>, size: u64) -> Sys<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(size as usize);
+    let mut chunk = Vec::new();
+    while (bytes.len() as u64) < size {
+        let n = data::pread_into(fd, &mut chunk, (size as usize) - bytes.len(), bytes.len() as u64)?;
+        if n == 0 {
+            break;
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}
+
+fn stage_dir(root: &Root, lower: BorrowedFd<'_>, attr: &Attr, temp: &[u8]) -> Sys<()> {
+    file::mkdirat(root.work.as_fd(), temp, 0o700)?;
+    let dir = file::openat(root.work.as_fd(), temp, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+    copy_meta(lower, dir.as_fd(), attr)?;
+    file::utimens_at(dir.as_fd(), b"", Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))
+}
+
+/// Owner (where permitted), mode and xattrs of `from` onto `to`.
+fn copy_meta(from: BorrowedFd<'_>, to: BorrowedFd<'_>, attr: &Attr) -> Sys<()> {
+    let now = file::stat(to)?;
+    if (now.uid, now.gid) != (attr.uid, attr.gid) {
+        match file::chown_fd(to, attr.uid, attr.gid) {
+            Ok(()) | Err(Errno::EPERM | Errno::EINVAL) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    file::chmod_fd(to, attr.perm)?;
+    for name in xattr::list(from)? {
+        if layer::is_private(&name) {
+            continue;
+        }
+        let Some(value) = xattr::get(from, &name)? else {
+            continue;
+        };
+        match xattr::set(to, &name, &value, 0) {
+            Ok(()) => {}
+            // Only `user.` is ours to promise; labels and capabilities need privileges we may not have.
+            Err(Errno::EPERM | Errno::EOPNOTSUPP) if !name.starts_with(b"user.") => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn keep_owner(dir: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Sys<()> {
+    match file::chownat(dir, name, attr.uid, attr.gid) {
+        Ok(()) | Err(Errno::EPERM | Errno::EINVAL) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Does `f`, which changes the directory `dir` of our own; a mode that keeps even its owner out is lifted meanwhile.
+/// The merged view may need an entry there (a copy, a whiteout) although no program could make one.
+pub(crate) fn forced<T>(dir: BorrowedFd<'_>, f: impl Fn() -> Sys<T>) -> Sys<T> {
+    match f() {
+        Err(Errno::EACCES) => {}
+        other => return other,
+    }
+    let perm = file::stat(dir)?.perm;
+    file::chmod_fd(dir, perm | 0o700)?;
+    let done = f();
+    file::chmod_fd(dir, perm)?;
+    done
+}
+
+/// Opens an upper file of our own even when its mode keeps its owner out: whoever asks was let in by the kernel,
+/// maybe through a descriptor older than the mode.
+pub(crate) fn open_forced(dir: BorrowedFd<'_>, name: &[u8], flags: i32) -> Sys<OwnedFd> {
+    let open =
+        |flags| if name.is_empty() { file::reopen(dir, flags) } else { file::openat(dir, name, flags, 0) };
+    match open(flags) {
+        Err(Errno::EACCES) => {}
+        other => return other,
+    }
+    let handle = if name.is_empty() {
+        file::reopen(dir, libc::O_PATH)?
+    } else {
+        file::openat(dir, name, libc::O_PATH, 0)?
+    };
+    let perm = file::stat(handle.as_fd())?.perm;
+    file::chmod_fd(handle.as_fd(), perm | 0o600)?;
+    let opened = file::reopen(handle.as_fd(), flags);
+    file::chmod_fd(handle.as_fd(), perm)?;
+    opened
+}
+
+/// Removes a non-directory that may not be there.
+pub(crate) fn remove_if_there(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+    match file::unlinkat(dir, name) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(e) => Err(e),
+    }
+}

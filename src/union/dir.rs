@@ -1,0 +1,261 @@
+//! Making things: files, directories, symlinks, fifos, sockets, devices.
+
+use super::copy_up::{forced, remove_if_there};
+use super::fds::Slot;
+use super::lookup::{LONG, show};
+use super::node::{Ident, Link, Node, NodeId, Place};
+use super::record::Note;
+use super::{Caller, Entry, Root, TOP, Union};
+use crate::base::{Attr, Errno, Kind, Name, Sys};
+use crate::journal::Op;
+use crate::layer::{self, Found, WhiteoutForm};
+use crate::sys::{file, xattr};
+use smallvec::smallvec;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What to make.
+enum Make<'a> {
+    Node { mode: u32, rdev: u64 },
+    Dir { mode: u32 },
+    Symlink { target: &'a [u8] },
+}
+
+impl Make<'_> {
+    fn kind(&self) -> Kind {
+        match self {
+            Make::Node { mode, .. } => Kind::from_mode(*mode),
+            Make::Dir { .. } => Kind::Dir,
+            Make::Symlink { .. } => Kind::Symlink,
+        }
+    }
+
+    fn perm(&self) -> u32 {
+        match self {
+            Make::Node { mode, .. } | Make::Dir { mode } => mode & 0o7777,
+            Make::Symlink { .. } => 0o777,
+        }
+    }
+
+    fn op(&self) -> Op {
+        match self {
+            Make::Node { .. } => Op::Create,
+            Make::Dir { .. } => Op::Mkdir,
+            Make::Symlink { .. } => Op::Symlink,
+        }
+    }
+
+    /// Makes it at `name` in `dir` with the permission bits `perm`. A regular file comes open for writing, since
+    /// that is what follows, whatever its mode.
+    fn at(&self, dir: BorrowedFd<'_>, name: &[u8], perm: u32) -> Sys<Option<OwnedFd>> {
+        match self {
+            Make::Node { .. } if self.kind() == Kind::File => {
+                file::openat(dir, name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, perm).map(Some)
+            }
+            Make::Node { mode, rdev } => {
+                file::mknodat(dir, name, mode & libc::S_IFMT | perm, *rdev).map(|()| None)
+            }
+            Make::Dir { .. } => file::mkdirat(dir, name, perm).map(|()| None),
+            Make::Symlink { target } => file::symlinkat(target, dir, name).map(|()| None),
+        }
+    }
+}
+
+impl Union {
+    /// Makes a regular file, fifo, socket or device; `mode` has the type, `caller.umask` applies unless the parent
+    /// has a default ACL (acl(5)).
+    ///
+    /// # Errors
+    /// `EEXIST`, or as `mknod(2)`; `EPERM` for a character device 0:0, which is what a whiteout looks like.
+    pub fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32, rdev: u64) -> Sys<Entry> {
+        if Kind::from_mode(mode) == Kind::Char && rdev == 0 {
+            return Err(Errno::EPERM);
+        }
+        self.make(caller, parent, name, &Make::Node { mode, rdev })
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As `mkdir(2)`.
+    pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32) -> Sys<Entry> {
+        self.make(caller, parent, name, &Make::Dir { mode })
+    }
+
+    /// Makes a symlink to `target`.
+    ///
+    /// # Errors
+    /// As `symlink(2)`.
+    pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Sys<Entry> {
+        self.make(caller, parent, name, &Make::Symlink { target })
+    }
+
+    fn make(&self, caller: &Caller, parent: NodeId, name: &[u8], make: &Make<'_>) -> Sys<Entry> {
+        let _tree = self.tree.read();
+        let dir = self.nodes.get(parent)?;
+        if dir.root == TOP {
+            return Err(Errno::EPERM);
+        }
+        let name = Name::new(name)?;
+        let root = self.root(&dir)?;
+        self.copy_up_dir(&dir)?;
+        let _ops = dir.dir()?.ops.lock();
+        if dir.place.read().gone {
+            return Err(Errno::ENOENT);
+        }
+        let over = match self.find_upper(&dir, name.as_bytes())? {
+            Found::Object(_) => return Err(Errno::EEXIST),
+            Found::Whiteout => true,
+            Found::Nothing if self.find_lower(&dir, name.as_bytes())?.is_some() => return Err(Errno::EEXIST),
+            Found::Nothing => false,
+        };
+        let upper = self.upper_dir(&dir)?;
+        let masked = make.perm() & !caller.umask;
+        let perm = if self.has_default_acl(&dir, upper.as_fd())? { make.perm() } else { masked };
+        let opened = if over {
+            self.make_over_whiteout(root, &dir, upper.as_fd(), &name, make, perm)?
+        } else {
+            make.at(upper.as_fd(), name.as_bytes(), perm)?
+        };
+        self.give_to_caller(caller, upper.as_fd(), &name, make)?;
+        let attr = file::stat_at(upper.as_fd(), name.as_bytes())?;
+        let node = self.adopt(&dir, &name, &attr, opened);
+        dir.touch_entries();
+        self.record(caller, Note::new(make.op(), dir.root, self.path_in(&dir, name.as_bytes()), attr.kind));
+        Ok(Entry { id: node.id, attr: show(&node, attr), ttl: LONG })
+    }
+
+    /// The node of an object that was just made in the upper, with one lookup.
+    fn adopt(&self, dir: &Arc<Node>, name: &Name, attr: &Attr, opened: Option<OwnedFd>) -> Arc<Node> {
+        let ident = Ident::of(attr);
+        let link = Link { parent: dir.clone(), name: name.clone(), upper: true };
+        let place = Place { links: smallvec![link], upper: true, ..Place::default() };
+        let (node, _) = self.nodes.intern(ident, |id| Node::new(id, dir.root, attr.kind, ident, place));
+        if let Some(fd) = opened {
+            self.fds.put(node.id, Slot::Write, fd);
+        }
+        node
+    }
+
+    /// Makes the object where a whiteout is, without a moment in which the lower shows again.
+    fn make_over_whiteout(
+        &self,
+        root: &Root,
+        dir: &Arc<Node>,
+        upper: BorrowedFd<'_>,
+        name: &Name,
+        make: &Make<'_>,
+        perm: u32,
+    ) -> Sys<Option<OwnedFd>> {
+        let (work, temp) = (root.work.as_fd(), self.temp_name());
+        let attr = file::stat(upper)?;
+        let opened = make.at(work, &temp, perm)?;
+        let ready = self.inherit(dir, &attr, work, &temp, make, perm).and_then(|()| {
+            let hides = make.kind() == Kind::Dir && self.find_lower(dir, name.as_bytes())?.is_some();
+            if hides {
+                let handle = file::openat(work, &temp, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+                layer::set_opaque(handle.as_fd())?;
+            }
+            match (root.features.whiteout, make.kind()) {
+                (WhiteoutForm::Prefix, _) => {
+                    file::renameat(work, &temp, upper, name.as_bytes(), 0)?;
+                    layer::remove_whiteout(upper, name.as_bytes(), WhiteoutForm::Prefix)
+                }
+                (WhiteoutForm::Device, Kind::Dir) => {
+                    file::renameat(work, &temp, upper, name.as_bytes(), libc::RENAME_EXCHANGE)?;
+                    file::unlinkat(work, &temp)
+                }
+                (WhiteoutForm::Device, _) => file::renameat(work, &temp, upper, name.as_bytes(), 0),
+            }
+        });
+        if let Err(e) = ready {
+            if make.kind() == Kind::Dir {
+                file::rmdirat(work, &temp).or_else(|e| if e == Errno::ENOENT { Ok(()) } else { Err(e) })?;
+            } else {
+                remove_if_there(work, &temp)?;
+            }
+            return Err(e);
+        }
+        Ok(opened)
+    }
+
+    /// What an object staged in the work directory would have got from the directory it belongs in: the group of a
+    /// set-gid directory (inode(7)) and its default ACL (acl(5)).
+    fn inherit(
+        &self,
+        dir: &Arc<Node>,
+        parent: &Attr,
+        work: BorrowedFd<'_>,
+        temp: &[u8],
+        make: &Make<'_>,
+        perm: u32,
+    ) -> Sys<()> {
+        if parent.perm & libc::S_ISGID != 0 {
+            file::chownat(work, temp, u32::MAX, parent.gid)?;
+            if make.kind() == Kind::Dir {
+                file::chmodat(work, temp, perm | libc::S_ISGID)?;
+            }
+        }
+        let upper = self.upper_dir(dir)?;
+        if make.kind() == Kind::Symlink || !self.has_default_acl(dir, upper.as_fd())? {
+            return Ok(());
+        }
+        let Some(acl) = xattr::get(upper.as_fd(), ACL_DEFAULT)? else {
+            return Ok(());
+        };
+        let handle = file::openat(work, temp, libc::O_PATH, 0)?;
+        xattr::set(handle.as_fd(), ACL_ACCESS, &acl, 0)?;
+        if make.kind() == Kind::Dir {
+            xattr::set(handle.as_fd(), ACL_DEFAULT, &acl, 0)?;
+        }
+        // The mode asked for limits what the ACL grants.
+        let granted = file::stat(handle.as_fd())?.perm;
+        file::chmod_fd(handle.as_fd(), granted & (perm | !0o777))
+    }
+
+    /// Whether objects made in `dir` take their permissions from a default ACL instead of the umask.
+    fn has_default_acl(&self, dir: &Arc<Node>, upper: BorrowedFd<'_>) -> Sys<bool> {
+        let known = &dir.dir()?.default_acl;
+        match known.load(Ordering::Acquire) {
+            0 => {
+                let has = xattr::get(upper, ACL_DEFAULT)?.is_some();
+                known.store(if has { 2 } else { 1 }, Ordering::Release);
+                Ok(has)
+            }
+            n => Ok(n == 2),
+        }
+    }
+
+    /// With callers of many users, what one makes is theirs.
+    fn give_to_caller(
+        &self,
+        caller: &Caller,
+        upper: BorrowedFd<'_>,
+        name: &Name,
+        make: &Make<'_>,
+    ) -> Sys<()> {
+        if !self.multi_user {
+            return Ok(());
+        }
+        let parent = file::stat(upper)?;
+        let gid = if parent.perm & libc::S_ISGID != 0 { parent.gid } else { caller.gid };
+        let made = file::stat_at(upper, name.as_bytes())?;
+        if (made.uid, made.gid) == (caller.uid, gid) {
+            return Ok(());
+        }
+        file::chownat(upper, name.as_bytes(), caller.uid, gid)?;
+        if made.perm & 0o6000 != 0 && make.kind() != Kind::Symlink {
+            file::chmodat(upper, name.as_bytes(), made.perm)?; // chown(2) took set-uid and set-gid away
+        }
+        Ok(())
+    }
+
+    /// Puts a whiteout where nothing is in the upper directory `upper`.
+    pub(crate) fn whiteout(&self, root: &Root, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+        forced(upper, || layer::make_whiteout(upper, name, root.features.whiteout))
+    }
+}
+
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";

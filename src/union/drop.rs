@@ -1,0 +1,230 @@
+//! A change leaves the session while it is in use: it was applied to the real tree, or discarded.
+
+use super::copy_up::forced;
+use super::lookup::{Seen, open_deep};
+use super::node::{LowerDir, Node};
+use super::record::Note;
+use super::{Caller, Root, Union};
+use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
+use crate::journal::Op;
+use crate::layer::{self, Found, LayerKind, WhiteoutForm};
+use crate::sys::{dir as sysdir, file, xattr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// One change that is to leave the session.
+#[derive(Clone, Debug)]
+pub struct Leave {
+    /// `Op::Applied` or `Op::Discarded`.
+    pub op: Op,
+    /// Which root.
+    pub root: u16,
+    /// Where the change is in the merged view.
+    pub path: RelPath,
+    /// For a rename: where the object was, so that the whiteout there goes too.
+    pub from: Option<RelPath>,
+    /// Inode and ctime of the upper object when it was applied; if it is not that any more, it stays.
+    pub seen: Option<(u64, Time)>,
+}
+
+impl Union {
+    /// Takes a change out of the upper; the view shows the real tree there again. False when the object was changed
+    /// since `seen`, and so stays.
+    ///
+    /// # Errors
+    /// As `unlink(2)` and `rmdir(2)`.
+    pub fn leave(&self, change: &Leave) -> Sys<bool> {
+        let mut stale = Vec::new();
+        let left = {
+            let _tree = self.tree.write();
+            self.leave_locked(change, &mut stale)?
+        };
+        // Outside of every lock: the kernel may wait for a request of ours meanwhile.
+        if let Some(notify) = self.notify() {
+            for (parent, name, id) in stale {
+                notify.entry(parent.id, name.as_bytes());
+                notify.inode(parent.id);
+                if let Some(id) = id {
+                    notify.inode(id);
+                }
+            }
+        }
+        Ok(left)
+    }
+
+    fn leave_locked(&self, change: &Leave, stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>) -> Sys<bool> {
+        let root = self.roots.get(usize::from(change.root)).ok_or(Errno::EINVAL)?;
+        if !self.leave_at(root, &change.path, change.seen, stale)? {
+            return Ok(false);
+        }
+        if let Some(from) = &change.from {
+            if matches!(self.upper_at(root, from)?, Some((_, Found::Whiteout))) {
+                self.leave_at(root, from, None, stale)?;
+            }
+        }
+        let note = Note::new(change.op, change.root, change.path.clone(), Kind::File);
+        self.record(&Caller::default(), note);
+        Ok(true)
+    }
+
+    /// What the upper has at `path`, and the directory that holds it.
+    fn upper_at(&self, root: &Root, path: &RelPath) -> Sys<Option<(std::os::fd::OwnedFd, Found)>> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Errno::EINVAL);
+        };
+        let dir = match open_deep(root.upper.as_fd(), &parent) {
+            Ok(dir) => dir,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let prefixed = root.features.whiteout == WhiteoutForm::Prefix;
+        let found = layer::find(dir.as_fd(), name, LayerKind::Overlay, prefixed)?;
+        Ok(Some((dir, found)))
+    }
+
+    fn leave_at(
+        &self,
+        root: &Root,
+        path: &RelPath,
+        seen: Option<(u64, Time)>,
+        stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>,
+    ) -> Sys<bool> {
+        let (Some((dir, found)), Some(name)) = (self.upper_at(root, path)?, path.file_name()) else {
+            return Ok(true);
+        };
+        let name = Name::new(name)?;
+        let parent = self.node_at(root, path.parent().unwrap_or_default());
+        let object = match found {
+            Found::Nothing => return Ok(true),
+            Found::Whiteout => {
+                layer::remove_whiteout(dir.as_fd(), name.as_bytes(), root.features.whiteout)?;
+                None
+            }
+            Found::Object(attr)
+                if seen.is_some_and(|s| attr.kind != Kind::Dir && s != (attr.ino, attr.ctime)) =>
+            {
+                return Ok(false);
+            }
+            Found::Object(attr) => Some(attr),
+        };
+        let node = match (&parent, object) {
+            (Some(parent), Some(attr)) => {
+                self.known(parent, &name, Seen::Upper(attr)).or_else(|| self.child_dir(parent, &name))
+            }
+            _ => None,
+        };
+        if let Some(attr) = object {
+            if attr.kind == Kind::Dir {
+                self.leave_dir(root, dir.as_fd(), &name, path, node.as_ref())?;
+            } else {
+                self.leave_file(root, dir.as_fd(), parent.as_ref(), &name, &attr, node.as_ref())?;
+            }
+        }
+        if let Some(parent) = parent {
+            parent.touch_entries();
+            stale.push((parent, name, node.map(|n| n.id)));
+        }
+        Ok(true)
+    }
+
+    fn leave_file(
+        &self,
+        root: &Root,
+        dir: BorrowedFd<'_>,
+        parent: Option<&Arc<Node>>,
+        name: &Name,
+        attr: &Attr,
+        node: Option<&Arc<Node>>,
+    ) -> Sys<()> {
+        let handle = match (parent, node) {
+            (Some(parent), Some(_)) => self.handle_to_keep(parent, name, node, Seen::Upper(*attr))?,
+            _ => None,
+        };
+        forced(dir, || file::unlinkat(dir, name.as_bytes()))?;
+        match (parent, node) {
+            (Some(parent), Some(node)) => self.drop_name(root, node, parent, name, attr, handle),
+            _ => Ok(()),
+        }
+    }
+
+    /// A directory leaves the upper when nothing else of the session is in it; else it stays as a merged one.
+    fn leave_dir(
+        &self,
+        root: &Root,
+        dir: BorrowedFd<'_>,
+        name: &Name,
+        path: &RelPath,
+        node: Option<&Arc<Node>>,
+    ) -> Sys<()> {
+        let handle = file::openat(dir, name.as_bytes(), libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+        let empty = sysdir::entries(handle.as_fd())?.is_empty();
+        if empty {
+            forced(dir, || file::rmdirat(dir, name.as_bytes()))?;
+        } else {
+            for mark in [layer::X_OPAQUE, layer::X_REDIRECT] {
+                match xattr::remove(handle.as_fd(), mark) {
+                    Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        if let Some(node) = node {
+            self.fds.forget_all(node.id, node.place.read().lowers.len());
+            let mut place = node.place.write();
+            place.upper = !empty;
+            for link in &mut place.links {
+                link.upper = !empty;
+            }
+        }
+        self.remerge(root, path)
+    }
+
+    /// Finds anew what shows through the known directories at and below `path`, from the top.
+    fn remerge(&self, root: &Root, path: &RelPath) -> Sys<()> {
+        let mut dirs: Vec<(RelPath, Arc<Node>)> = self
+            .nodes
+            .all()
+            .into_iter()
+            .filter(|n| n.kind == Kind::Dir && n.root == root.node.root)
+            .map(|n| (self.upper_path(&n), n))
+            .filter(|(at, n)| !at.is_root() && at.starts_with(path) && !n.place.read().gone)
+            .collect();
+        dirs.sort_by(|a, b| a.0.cmp(&b.0));
+        for (_, node) in dirs {
+            let Some(link) = node.place.read().links.first().cloned() else {
+                continue;
+            };
+            let upper = node.place.read().upper;
+            let (lowers, _): (Vec<LowerDir>, _) =
+                self.merge_lowers(&link.parent, link.name.as_bytes(), upper)?;
+            self.fds.forget_all(node.id, node.place.read().lowers.len());
+            self.unwatch(&node);
+            let gone = lowers.is_empty() && !upper;
+            let mut place = node.place.write();
+            place.lowers = lowers.into();
+            place.gone = gone;
+        }
+        Ok(())
+    }
+
+    fn node_at(&self, root: &Root, path: RelPath) -> Option<Arc<Node>> {
+        let mut at = root.node.clone();
+        for part in path.components() {
+            let name = Name::new(part).ok()?;
+            at = self.child_dir(&at, &name)?;
+        }
+        Some(at)
+    }
+
+    /// The known directory node at `name` of `dir`.
+    fn child_dir(&self, dir: &Arc<Node>, name: &Name) -> Option<Arc<Node>> {
+        let seen = self.see(dir, name.as_bytes()).ok()?;
+        let attr = match seen {
+            Seen::Upper(attr) | Seen::Lower(_, attr) if attr.kind == Kind::Dir => attr,
+            _ => return None,
+        };
+        let in_upper = matches!(seen, Seen::Upper(_));
+        let (_, top) = self.merge_lowers(dir, name.as_bytes(), in_upper).ok()?;
+        self.nodes.find(&super::node::Ident::of(top.as_ref().unwrap_or(&attr)))
+    }
+}

@@ -1,0 +1,237 @@
+//! The lower may change while a session lives: directories that were looked into are watched, and what changes there is
+//! dropped from the kernel's caches. Where no watch can be had, those caches get a short life instead.
+
+use super::Union;
+use super::lookup::open_deep;
+use super::node::{Ident, Node, NodeId};
+use crate::base::{Errno, Error, Result, Sys};
+use crate::layer::LayerKind;
+use crate::sys::watch::{Event, Inotify};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+/// The way to the kernel's caches; the FUSE adapter implements it.
+pub trait Notify: Send + Sync {
+    /// Drops the name `name` of directory `parent`.
+    fn entry(&self, parent: NodeId, name: &[u8]);
+    /// Drops attributes and content of `id`.
+    fn inode(&self, id: NodeId);
+}
+
+const MASK: u32 = libc::IN_CREATE
+    | libc::IN_DELETE
+    | libc::IN_MOVED_FROM
+    | libc::IN_MOVED_TO
+    | libc::IN_MODIFY
+    | libc::IN_ATTRIB
+    | libc::IN_DELETE_SELF
+    | libc::IN_ONLYDIR;
+
+/// How long after a change its invalidation is repeated: a reply that was under way when it happened may reach the
+/// kernel's cache after the first.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Watches on lower directories.
+pub(crate) struct Watcher {
+    inotify: Inotify,
+    /// Watch descriptor to the nodes whose directory it is.
+    watches: Mutex<HashMap<i32, Vec<NodeId>>>,
+    notify: OnceLock<Box<dyn Notify>>,
+}
+
+impl Watcher {
+    pub fn new() -> Sys<Watcher> {
+        Ok(Watcher { inotify: Inotify::new()?, watches: Mutex::default(), notify: OnceLock::new() })
+    }
+}
+
+/// Starts the thread that turns events into invalidations; it ends with the union.
+pub(crate) fn start(union: &Arc<Union>) -> Result<()> {
+    let weak = Arc::downgrade(union);
+    let Some(watcher) = &union.watcher else {
+        return Ok(());
+    };
+    let fd = watcher
+        .inotify
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|e| Error::sys("share the inotify descriptor", e))?;
+    std::thread::Builder::new()
+        .name("invalidate".into())
+        .spawn(move || watch_loop(&weak, &fd))
+        .map(drop)
+        .map_err(|e| Error::sys("start the invalidation thread", e))
+}
+
+fn watch_loop(union: &Weak<Union>, fd: &std::os::fd::OwnedFd) {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut again: Vec<Event> = Vec::new();
+    loop {
+        let wait = if again.is_empty() { Duration::from_millis(500) } else { AGAIN };
+        let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::NONE);
+        let ready = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], timeout);
+        let Some(union) = union.upgrade() else {
+            return;
+        };
+        let repeat = std::mem::take(&mut again);
+        if matches!(ready, Ok(n) if n > 0) {
+            match union.watcher.as_ref().map(|w| w.inotify.read()) {
+                Some(Ok(events)) => {
+                    union.apply_events(&events);
+                    again = events;
+                }
+                Some(Err(Errno::EINTR | Errno::EAGAIN)) => {}
+                _ => return,
+            }
+        }
+        union.apply_events(&repeat);
+    }
+}
+
+impl Union {
+    /// Connects the union with the kernel's caches. Only the first call counts.
+    pub fn set_notify(&self, notify: Box<dyn Notify>) {
+        if let Some(watcher) = &self.watcher {
+            if watcher.notify.set(notify).is_err() {
+                tracing::debug!("the union has its way to the kernel already");
+            }
+        }
+    }
+
+    pub(crate) fn notify(&self) -> Option<&dyn Notify> {
+        self.watcher.as_ref()?.notify.get().map(|n| &**n)
+    }
+
+    /// Whether changes of the real tree in `dir` will be noticed.
+    pub(crate) fn ensure_watched(&self, dir: &Arc<Node>) -> bool {
+        let Some(state) = &dir.dir else {
+            return false;
+        };
+        match state.watched.load(Ordering::Acquire) {
+            1 => return true,
+            2 => return false,
+            _ => {}
+        }
+        let watched = self.watch(dir).is_ok();
+        state.watched.store(if watched { 1 } else { 2 }, Ordering::Release);
+        watched
+    }
+
+    fn watch(&self, dir: &Arc<Node>) -> Sys<()> {
+        let watcher = self.watcher.as_ref().ok_or(Errno::ENOSYS)?;
+        let root = self.root(dir)?;
+        let lowers = dir.place.read().lowers.clone();
+        for lower in lowers.iter() {
+            let layer = &root.lowers[usize::from(lower.layer)];
+            if layer.kind != LayerKind::Plain {
+                continue;
+            }
+            let fd = open_deep(layer.dir.as_fd(), &lower.path)?;
+            let mut watches = watcher.watches.lock();
+            let wd = watcher.inotify.add(fd.as_fd(), MASK)?;
+            let nodes = watches.entry(wd).or_default();
+            if !nodes.contains(&dir.id) {
+                nodes.push(dir.id);
+            }
+            drop(watches);
+            dir.dir()?.wds.lock().push(wd);
+        }
+        Ok(())
+    }
+
+    /// Stops watching for a directory that the kernel forgot.
+    pub(crate) fn unwatch(&self, dir: &Node) {
+        let Some(state) = &dir.dir else {
+            return;
+        };
+        if state.watched.swap(0, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let Some(watcher) = &self.watcher else {
+            return;
+        };
+        let wds = std::mem::take(&mut *state.wds.lock());
+        let mut watches = watcher.watches.lock();
+        for wd in wds {
+            let Some(nodes) = watches.get_mut(&wd) else {
+                continue;
+            };
+            nodes.retain(|id| *id != dir.id);
+            if nodes.is_empty() {
+                watches.remove(&wd);
+                if let Err(e) = watcher.inotify.remove(wd) {
+                    tracing::debug!("watch {wd} was gone already: {e}");
+                }
+            }
+        }
+    }
+
+    fn apply_events(&self, events: &[Event]) {
+        let (Some(watcher), Some(notify)) = (&self.watcher, self.notify()) else {
+            return;
+        };
+        let mut last = None;
+        for event in events {
+            if event.mask & libc::IN_Q_OVERFLOW != 0 {
+                self.invalidate_all(notify);
+                continue;
+            }
+            let key = (event.wd, event.mask, event.name.as_slice());
+            if last == Some(key) {
+                continue; // a burst of writes to one file
+            }
+            last = Some(key);
+            let nodes = watcher.watches.lock().get(&event.wd).cloned().unwrap_or_default();
+            for id in nodes {
+                self.apply_event(notify, id, event);
+            }
+        }
+    }
+
+    fn apply_event(&self, notify: &dyn Notify, id: NodeId, event: &Event) {
+        let Ok(dir) = self.nodes.get(id) else {
+            return;
+        };
+        let names =
+            event.mask & (libc::IN_CREATE | libc::IN_DELETE | libc::IN_MOVED_FROM | libc::IN_MOVED_TO) != 0;
+        if names {
+            dir.touch_entries();
+        }
+        if event.name.is_empty() {
+            notify.inode(id);
+            return;
+        }
+        if let Some(child) = self.lower_child(&dir, &event.name) {
+            if child.place.read().upper {
+                return; // the session has its own copy, which does not move under it
+            }
+            notify.inode(child.id);
+        }
+        if names {
+            notify.entry(id, &event.name);
+            notify.inode(id);
+        }
+    }
+
+    fn lower_child(&self, dir: &Arc<Node>, name: &[u8]) -> Option<Arc<Node>> {
+        let _tree = self.tree.read();
+        let (_, attr) = self.find_lower(dir, name).ok()??;
+        self.nodes.find(&Ident::of(&attr))
+    }
+
+    /// Events were lost: everything that the real tree decides may be stale.
+    fn invalidate_all(&self, notify: &dyn Notify) {
+        for node in self.nodes.all() {
+            node.touch_entries();
+            let links = node.place.read().links.clone();
+            for link in &links {
+                notify.entry(link.parent.id, link.name.as_bytes());
+            }
+            notify.inode(node.id);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Hard links.
+
+use super::copy_up::Content;
+use super::lookup::{LONG, show};
+use super::node::{Link, NodeId};
+use super::record::Note;
+use super::{Caller, Entry, TOP, Union};
+use crate::base::{Errno, Kind, Name, Sys};
+use crate::journal::Op;
+use crate::layer::{self, Found, WhiteoutForm};
+use crate::sys::file;
+use std::os::fd::AsFd;
+
+impl Union {
+    /// Gives node `id` one more name, `name` in `parent`.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EXDEV` between roots, `EPERM` for a directory, `ENOENT` for an object without a name, or as
+    /// `link(2)`.
+    pub fn link(&self, caller: &Caller, id: NodeId, parent: NodeId, name: &[u8]) -> Sys<Entry> {
+        let node = self.nodes.get(id)?;
+        let dir = self.nodes.get(parent)?;
+        if dir.root == TOP {
+            return Err(Errno::EPERM);
+        }
+        if node.root != dir.root {
+            return Err(Errno::EXDEV);
+        }
+        if node.kind == Kind::Dir {
+            return Err(Errno::EPERM);
+        }
+        let name = Name::new(name)?;
+        let base = self.copy_up(&node, Content::Keep)?;
+        let _tree = self.tree.read();
+        let root = self.root(&dir)?;
+        self.copy_up_dir(&dir)?;
+        let _ops = dir.dir()?.ops.lock();
+        if dir.place.read().gone || node.place.read().gone {
+            return Err(Errno::ENOENT);
+        }
+        let over = match self.find_upper(&dir, name.as_bytes())? {
+            Found::Object(_) => return Err(Errno::EEXIST),
+            Found::Whiteout => true,
+            Found::Nothing if self.find_lower(&dir, name.as_bytes())?.is_some() => return Err(Errno::EEXIST),
+            Found::Nothing => false,
+        };
+        let from = self.locate(&node)?;
+        let from_path = self.upper_path(&node);
+        let upper = self.upper_dir(&dir)?;
+        let link_to = |dir: std::os::fd::BorrowedFd<'_>, to: &[u8]| {
+            if from.name.is_empty() {
+                return file::link_fd(from.dir.as_fd(), dir, to);
+            }
+            file::linkat(from.dir.as_fd(), &from.name, dir, to)
+        };
+        if over && root.features.whiteout == WhiteoutForm::Device {
+            let (work, temp) = (root.work.as_fd(), self.temp_name());
+            link_to(work, &temp)?;
+            file::renameat(work, &temp, upper.as_fd(), name.as_bytes(), 0)
+                .or_else(|e| file::unlinkat(work, &temp).and(Err(e)))?;
+        } else {
+            link_to(upper.as_fd(), name.as_bytes())?;
+            if over {
+                layer::remove_whiteout(upper.as_fd(), name.as_bytes(), WhiteoutForm::Prefix)?;
+            }
+        }
+        let attr = file::stat_at(upper.as_fd(), name.as_bytes())?;
+        node.place.write().links.push(Link { parent: dir.clone(), name: name.clone(), upper: true });
+        self.nodes.acquire(&node);
+        dir.touch_entries();
+        let mut note = Note::new(Op::Link, dir.root, self.path_in(&dir, name.as_bytes()), node.kind);
+        note.path2 = Some(from_path);
+        note.base2 = base;
+        self.record(caller, note);
+        Ok(Entry { id: node.id, attr: show(&node, attr), ttl: LONG })
+    }
+}

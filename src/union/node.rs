@@ -1,0 +1,322 @@
+//! Nodes: what the kernel knows by a number; and the table of them.
+
+use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry as Slot;
+use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+/// A node's number, which is also the inode number that programs see.
+pub type NodeId = u64;
+
+/// What makes an object itself, across names: device, inode, and birth time against reuse of the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ident {
+    pub dev: u64,
+    pub ino: u64,
+    pub btime: Time,
+    /// Set for a lower object that shares its inode with one that was copied up, without being a name of it.
+    pub twin: bool,
+}
+
+impl Ident {
+    pub fn of(attr: &Attr) -> Ident {
+        Ident { dev: attr.dev, ino: attr.ino, btime: attr.btime, twin: false }
+    }
+}
+
+/// A directory of a layer that shows through a merged directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LowerDir {
+    pub layer: u8,
+    pub path: RelPath,
+}
+
+/// One name of an object in the merged view.
+#[derive(Clone)]
+pub(crate) struct Link {
+    pub parent: Arc<Node>,
+    pub name: Name,
+    /// Whether the upper has this name (a second name of a copied-up hard link may still be lower-only).
+    pub upper: bool,
+}
+
+/// Where a node's bytes are. Changes under its lock; the node's identity never does.
+#[derive(Default)]
+pub(crate) struct Place {
+    /// Known names, the one that messages and records use first. Empty for roots.
+    pub links: SmallVec<[Link; 1]>,
+    /// The last name of a lower-only object that no name of the merged view leads to: its bytes are still there.
+    pub ghost: Option<Link>,
+    /// Whether the object lives in the upper.
+    pub upper: bool,
+    /// Which of the parent's layers holds a lower-only non-directory.
+    pub layer: u8,
+    /// The object lost its last name in the merged view.
+    pub gone: bool,
+    /// Handle of an upper object that no name leads to any more.
+    pub pin: Option<Arc<OwnedFd>>,
+    /// Directories: the lower directories that show through, topmost first.
+    pub lowers: Arc<[LowerDir]>,
+    /// Name in the index directory, for an object that had several names in the lower.
+    pub index: Option<Box<[u8]>>,
+    /// Device and inode of the upper object, when the node's number is not from there.
+    pub copied: Option<(u64, u64)>,
+    /// Reported link count minus the host's.
+    pub nlink_adj: i32,
+}
+
+impl Place {
+    /// The name to reach the object by: one that the upper has, else any, else the ghost of one.
+    pub fn name(&self) -> Option<&Link> {
+        let upper = if self.upper { self.links.iter().find(|l| l.upper) } else { None };
+        upper.or(self.links.first()).or(self.ghost.as_ref())
+    }
+
+    /// Whether `name` in `parent` is known to lead here.
+    pub fn has(&self, parent: NodeId, name: &Name) -> bool {
+        self.links.iter().any(|l| l.parent.id == parent && l.name == *name)
+    }
+}
+
+/// What only directories have.
+pub(crate) struct Dir {
+    /// Serialises changes of this directory's entries.
+    pub ops: Mutex<()>,
+    /// Bumped by every change of the entries.
+    pub version: AtomicU64,
+    /// 0 not tried, 1 the lower directories are watched, 2 they cannot be.
+    pub watched: AtomicU8,
+    /// Watch descriptors of the lower directories.
+    pub wds: Mutex<SmallVec<[i32; 2]>>,
+    /// Whether a default ACL rules what is made here: 0 not looked, 1 no, 2 yes.
+    pub default_acl: AtomicU8,
+    /// Children of the synthetic top; empty elsewhere.
+    pub fixed: Vec<(Name, Arc<Node>)>,
+}
+
+/// An object of the merged view.
+pub(crate) struct Node {
+    pub id: NodeId,
+    pub root: u16,
+    pub kind: Kind,
+    pub ident: Ident,
+    lookups: AtomicU64,
+    pub place: RwLock<Place>,
+    /// Held while this object is copied up.
+    pub copying: Mutex<()>,
+    /// Epoch and process of the last write that made a record.
+    pub last_write: AtomicU64,
+    /// The set-uid or set-gid bit may be set, so that a write must look.
+    pub maybe_suid: AtomicBool,
+    pub dir: Option<Box<Dir>>,
+}
+
+impl Node {
+    pub fn new(id: NodeId, root: u16, kind: Kind, ident: Ident, place: Place) -> Node {
+        Node {
+            id,
+            root,
+            kind,
+            ident,
+            lookups: AtomicU64::new(0),
+            place: RwLock::new(place),
+            copying: Mutex::new(()),
+            last_write: AtomicU64::new(0),
+            maybe_suid: AtomicBool::new(false),
+            dir: (kind == Kind::Dir).then(Box::default),
+        }
+    }
+
+    /// The node of a root directory: always in the upper, never forgotten.
+    pub fn root_dir(id: NodeId, root: u16, ident: Ident, lowers: Vec<LowerDir>) -> Node {
+        let place = Place { upper: true, lowers: lowers.into(), ..Place::default() };
+        Node::new(id, root, Kind::Dir, ident, place)
+    }
+
+    /// The synthetic directory above several roots.
+    pub fn top(children: Vec<(Name, Arc<Node>)>) -> Node {
+        let ident = Ident { dev: 0, ino: 0, btime: Time::default(), twin: false };
+        let mut node = Node::new(super::ROOT_ID, super::TOP, Kind::Dir, ident, Place::default());
+        node.dir = Some(Box::new(Dir { fixed: children, ..Dir::default() }));
+        node
+    }
+
+    pub fn dir(&self) -> Sys<&Dir> {
+        self.dir.as_deref().ok_or(Errno::ENOTDIR)
+    }
+
+    /// Notes that the entries of this directory changed.
+    pub fn touch_entries(&self) {
+        if let Some(dir) = &self.dir {
+            dir.version.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Default for Dir {
+    fn default() -> Self {
+        Dir {
+            ops: Mutex::new(()),
+            version: AtomicU64::new(1),
+            watched: AtomicU8::new(0),
+            wds: Mutex::default(),
+            default_acl: AtomicU8::new(0),
+            fixed: Vec::new(),
+        }
+    }
+}
+
+/// All nodes that the kernel knows, by number.
+pub(crate) struct Table {
+    nodes: DashMap<NodeId, Arc<Node>>,
+    /// Upper inode of a copied-up object to its node, whose number is the lower's.
+    copied: DashMap<(u64, u64), NodeId>,
+    /// Objects whose preferred number was taken.
+    private: DashMap<Ident, NodeId>,
+    next_private: AtomicU64,
+    devices: RwLock<Vec<u64>>,
+}
+
+/// Bits from here up tell the device; below them is the host's inode number.
+const DEV_SHIFT: u32 = 56;
+/// First number for objects that cannot have their preferred one.
+const PRIVATE: u64 = 0xff << DEV_SHIFT;
+
+impl Table {
+    pub fn new() -> Table {
+        Table {
+            nodes: DashMap::new(),
+            copied: DashMap::new(),
+            private: DashMap::new(),
+            next_private: AtomicU64::new(PRIVATE),
+            devices: RwLock::new(Vec::new()),
+        }
+    }
+
+    /// Gives `dev` its place among the devices; the first one's inode numbers are shown as they are.
+    pub fn note_device(&self, dev: u64) -> u64 {
+        if let Some(i) = self.devices.read().iter().position(|d| *d == dev) {
+            return i as u64;
+        }
+        let mut devices = self.devices.write();
+        match devices.iter().position(|d| *d == dev) {
+            Some(i) => i as u64,
+            None => {
+                devices.push(dev);
+                devices.len() as u64 - 1
+            }
+        }
+    }
+
+    /// The number an object should have: stable across forget and remount, unique within the mount.
+    pub fn preferred_id(&self, ident: &Ident) -> NodeId {
+        let device = self.note_device(ident.dev);
+        let usable =
+            ident.ino > super::ROOT_ID && ident.ino >> DEV_SHIFT == 0 && device < 0xff && !ident.twin;
+        if usable { ident.ino | device << DEV_SHIFT } else { 0 }
+    }
+
+    pub fn get(&self, id: NodeId) -> Sys<Arc<Node>> {
+        self.nodes.get(&id).map(|n| n.clone()).ok_or(Errno::ESTALE)
+    }
+
+    /// The node of a lower or upper object that the kernel knows by its own inode number.
+    pub fn find(&self, ident: &Ident) -> Option<Arc<Node>> {
+        let id = match self.private.get(ident) {
+            Some(id) => *id,
+            None => self.preferred_id(ident),
+        };
+        self.nodes.get(&id).filter(|n| n.ident == *ident).map(|n| n.clone())
+    }
+
+    /// The node whose upper object has this inode, if it was copied up.
+    pub fn find_copied(&self, dev: u64, ino: u64) -> Option<Arc<Node>> {
+        let id = *self.copied.get(&(dev, ino))?;
+        self.get(id).ok()
+    }
+
+    pub fn note_copied(&self, dev: u64, ino: u64, node: &Node) {
+        node.place.write().copied = Some((dev, ino));
+        self.copied.insert((dev, ino), node.id);
+    }
+
+    /// Takes the mapping of an upper inode away unless a node of that number came back meanwhile.
+    pub fn forget_copied(&self, dev: u64, ino: u64, id: NodeId) {
+        self.copied.remove_if(&(dev, ino), |_, v| *v == id && !self.nodes.contains_key(&id));
+    }
+
+    pub fn knows_device(&self, dev: u64) -> bool {
+        self.devices.read().contains(&dev)
+    }
+
+    /// Adds one lookup to the node of `ident`, which `make` builds (for the number given) if the kernel does not know
+    /// it. The flag says whether it was built.
+    pub fn intern(&self, ident: Ident, make: impl FnOnce(NodeId) -> Node) -> (Arc<Node>, bool) {
+        let mut id = match self.private.get(&ident) {
+            Some(id) => *id,
+            None => self.preferred_id(&ident),
+        };
+        loop {
+            if id == 0 {
+                id = self.next_private.fetch_add(1, Ordering::Relaxed);
+                self.private.insert(ident, id);
+            }
+            match self.nodes.entry(id) {
+                Slot::Occupied(slot) if slot.get().ident == ident => {
+                    slot.get().lookups.fetch_add(1, Ordering::Relaxed);
+                    return (slot.get().clone(), false);
+                }
+                Slot::Occupied(_) => id = 0,
+                Slot::Vacant(slot) => {
+                    let node = Arc::new(make(id));
+                    node.lookups.store(1, Ordering::Relaxed);
+                    slot.insert(node.clone());
+                    return (node, true);
+                }
+            }
+        }
+    }
+
+    /// Adds one lookup to a node that is in the table or was there a moment ago.
+    pub fn acquire(&self, node: &Arc<Node>) {
+        match self.nodes.entry(node.id) {
+            Slot::Occupied(slot) => slot.get().lookups.fetch_add(1, Ordering::Relaxed),
+            Slot::Vacant(slot) => slot.insert(node.clone()).lookups.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+
+    /// Puts a node in that stays for good.
+    pub fn insert_fixed(&self, node: Arc<Node>) {
+        node.lookups.store(u64::MAX / 2, Ordering::Relaxed);
+        self.nodes.insert(node.id, node);
+    }
+
+    /// Takes `n` lookups away; returns the node when that was the last.
+    pub fn release(&self, id: NodeId, n: u64) -> Option<Arc<Node>> {
+        let Slot::Occupied(slot) = self.nodes.entry(id) else {
+            return None;
+        };
+        let before = slot.get().lookups.load(Ordering::Relaxed);
+        if before > n {
+            slot.get().lookups.store(before - n, Ordering::Relaxed);
+            return None;
+        }
+        let node = slot.remove();
+        self.private.remove_if(&node.ident, |_, v| *v == id);
+        Some(node)
+    }
+
+    /// Every node known now.
+    pub fn all(&self) -> Vec<Arc<Node>> {
+        self.nodes.iter().map(|n| n.clone()).collect()
+    }
+
+    /// How many nodes are known.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+}

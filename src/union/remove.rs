@@ -1,0 +1,282 @@
+//! Removing names: unlink and rmdir, and what becomes of a node whose name is gone.
+
+use super::copy_up::forced;
+use super::lookup::{Seen, write_adj};
+use super::node::{Ident, Node, NodeId};
+use super::record::Note;
+use super::{Caller, Root, TOP, Union};
+use crate::base::{Attr, BaseId, Errno, Kind, Name, Sys};
+use crate::journal::Op;
+use crate::layer::{self, WhiteoutForm};
+use crate::sys::{dir as sysdir, file};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+impl Union {
+    /// Removes the non-directory `name` from `parent`.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, or as `unlink(2)`.
+    pub fn unlink(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Sys<()> {
+        let _tree = self.tree.read();
+        let dir = self.removable_parent(parent)?;
+        let name = Name::new(name)?;
+        let root = self.root(&dir)?;
+        self.copy_up_dir(&dir)?;
+        let _ops = dir.dir()?.ops.lock();
+        let seen = self.see(&dir, name.as_bytes())?;
+        let attr = match seen {
+            Seen::Nothing | Seen::Whiteout => return Err(Errno::ENOENT),
+            Seen::Upper(attr) | Seen::Lower(_, attr) if attr.kind == Kind::Dir => return Err(Errno::EISDIR),
+            Seen::Upper(attr) | Seen::Lower(_, attr) => attr,
+        };
+        let node = self.known(&dir, &name, seen);
+        let handle = self.handle_to_keep(&dir, &name, node.as_ref(), seen)?;
+        self.hide(root, &dir, &name, seen)?;
+        if let Some(node) = &node {
+            self.drop_name(root, node, &dir, &name, &attr, handle)?;
+        }
+        dir.touch_entries();
+        let base = matches!(seen, Seen::Lower(..)).then(|| BaseId::of(&attr));
+        let path = self.path_in(&dir, name.as_bytes());
+        self.record(caller, Note::new(Op::Unlink, dir.root, path, attr.kind).base(base));
+        Ok(())
+    }
+
+    /// Removes the directory `name`, empty in the merged view, from `parent`.
+    ///
+    /// # Errors
+    /// `ENOTEMPTY`, `ENOENT`, `ENOTDIR`, or as `rmdir(2)`.
+    pub fn rmdir(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Sys<()> {
+        let _tree = self.tree.read();
+        let dir = self.removable_parent(parent)?;
+        let name = Name::new(name)?;
+        let root = self.root(&dir)?;
+        self.copy_up_dir(&dir)?;
+        let _ops = dir.dir()?.ops.lock();
+        let seen = self.see(&dir, name.as_bytes())?;
+        let attr = match seen {
+            Seen::Nothing | Seen::Whiteout => return Err(Errno::ENOENT),
+            Seen::Upper(attr) | Seen::Lower(_, attr) if attr.kind != Kind::Dir => return Err(Errno::ENOTDIR),
+            Seen::Upper(attr) | Seen::Lower(_, attr) => attr,
+        };
+        let (child, _) = self.instantiate(&dir, &name, seen)?;
+        let removed = self.remove_empty_dir(root, &dir, &name, &child, seen);
+        self.forget(child.id, 1);
+        removed?;
+        dir.touch_entries();
+        let base = matches!(seen, Seen::Lower(..)).then(|| BaseId::of(&attr));
+        let path = self.path_in(&dir, name.as_bytes());
+        self.record(caller, Note::new(Op::Rmdir, dir.root, path, Kind::Dir).base(base));
+        Ok(())
+    }
+
+    fn remove_empty_dir(
+        &self,
+        root: &Root,
+        dir: &Arc<Node>,
+        name: &Name,
+        child: &Arc<Node>,
+        seen: Seen,
+    ) -> Sys<()> {
+        let _inner = child.dir()?.ops.lock();
+        if !self.is_empty(child)? {
+            return Err(Errno::ENOTEMPTY);
+        }
+        let pin = if child.place.read().upper { Some(self.upper_dir(child)?) } else { None };
+        self.hide(root, dir, name, seen)?;
+        self.mark_gone(child, pin);
+        Ok(())
+    }
+
+    /// Notes that a directory lost its name; its upper object, if any, stays reachable through `pin`.
+    pub(crate) fn mark_gone(&self, node: &Arc<Node>, pin: Option<Arc<OwnedFd>>) {
+        let mut place = node.place.write();
+        place.gone = true;
+        place.pin = pin;
+        if let Some(link) = place.links.pop() {
+            place.ghost = Some(link);
+        }
+        drop(place);
+        node.touch_entries();
+    }
+
+    fn removable_parent(&self, parent: NodeId) -> Sys<Arc<Node>> {
+        let dir = self.nodes.get(parent)?;
+        if dir.root == TOP {
+            return Err(Errno::EBUSY); // a root is a mount point
+        }
+        Ok(dir)
+    }
+
+    /// Whether the merged directory has no entries. Needs its `ops` lock.
+    pub(crate) fn is_empty(&self, dir: &Arc<Node>) -> Sys<bool> {
+        Ok(self.merged_names(dir)?.is_empty())
+    }
+
+    /// The node that the kernel knows for what was seen at `name`, if it does.
+    pub(crate) fn known(&self, dir: &Arc<Node>, name: &Name, seen: Seen) -> Option<Arc<Node>> {
+        let node = match seen {
+            Seen::Nothing | Seen::Whiteout => None,
+            Seen::Upper(attr) => {
+                self.nodes.find_copied(attr.dev, attr.ino).or_else(|| self.nodes.find(&Ident::of(&attr)))
+            }
+            Seen::Lower(_, attr) => {
+                let ident = Ident::of(&attr);
+                let twin = Ident { twin: true, ..ident };
+                let named = |n: &Arc<Node>| n.place.read().has(dir.id, name);
+                self.nodes.find(&ident).filter(named).or_else(|| self.nodes.find(&twin))
+            }
+        };
+        node.filter(|n| n.place.read().has(dir.id, name))
+    }
+
+    /// A handle on an upper object that is about to lose the only name we know of, so that open files go on and its
+    /// inode number is not given to another while the kernel knows it.
+    pub(crate) fn handle_to_keep(
+        &self,
+        dir: &Arc<Node>,
+        name: &Name,
+        node: Option<&Arc<Node>>,
+        seen: Seen,
+    ) -> Sys<Option<Arc<OwnedFd>>> {
+        let (Some(node), Seen::Upper(_)) = (node, seen) else {
+            return Ok(None);
+        };
+        let place = node.place.read();
+        let other = place.links.iter().any(|l| l.upper && !(l.parent.id == dir.id && l.name == *name));
+        if other || place.pin.is_some() {
+            return Ok(None);
+        }
+        drop(place);
+        if let Some(fd) = self.fds.get(node.id, super::fds::Slot::Write) {
+            return Ok(Some(fd));
+        }
+        let fd = file::openat(self.upper_dir(dir)?.as_fd(), name.as_bytes(), libc::O_PATH, 0)?;
+        Ok(Some(Arc::new(fd)))
+    }
+
+    /// Takes `name` out of the merged view: the upper object goes, and a whiteout comes where a lower one would show.
+    pub(crate) fn hide(&self, root: &Root, dir: &Arc<Node>, name: &Name, seen: Seen) -> Sys<()> {
+        let upper = self.upper_dir(dir)?;
+        let name_bytes = name.as_bytes();
+        let is_dir = matches!(seen, Seen::Upper(attr) if attr.kind == Kind::Dir);
+        match seen {
+            Seen::Nothing | Seen::Whiteout => Ok(()),
+            Seen::Lower(..) => self.whiteout(root, upper.as_fd(), name_bytes),
+            Seen::Upper(_) => {
+                let lower = self.find_lower(dir, name_bytes)?.is_some();
+                match (is_dir, lower) {
+                    (false, false) => file::unlinkat(upper.as_fd(), name_bytes),
+                    (false, true) => self.whiteout_over(root, upper.as_fd(), name_bytes),
+                    (true, false) => self.remove_upper_dir(root, upper.as_fd(), name_bytes),
+                    (true, true) => self.whiteout_over_dir(root, upper.as_fd(), name_bytes),
+                }
+            }
+        }
+    }
+
+    /// Replaces an upper non-directory by a whiteout in one step.
+    pub(crate) fn whiteout_over(&self, root: &Root, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+        if root.features.whiteout == WhiteoutForm::Prefix {
+            layer::make_whiteout(upper, name, WhiteoutForm::Prefix)?;
+            return file::unlinkat(upper, name);
+        }
+        let temp = self.temp_name();
+        layer::make_whiteout(root.work.as_fd(), &temp, WhiteoutForm::Device)?;
+        file::renameat(root.work.as_fd(), &temp, upper, name, 0)
+            .or_else(|e| file::unlinkat(root.work.as_fd(), &temp).and(Err(e)))
+    }
+
+    /// Replaces an upper directory, empty but for marks, by a whiteout in one step.
+    pub(crate) fn whiteout_over_dir(&self, root: &Root, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+        let (work, temp) = (root.work.as_fd(), self.temp_name());
+        if root.features.whiteout == WhiteoutForm::Prefix {
+            layer::make_whiteout(upper, name, WhiteoutForm::Prefix)?;
+            file::renameat(upper, name, work, &temp, 0)?;
+        } else {
+            layer::make_whiteout(work, &temp, WhiteoutForm::Device)?;
+            file::renameat(work, &temp, upper, name, libc::RENAME_EXCHANGE)
+                .or_else(|e| file::unlinkat(work, &temp).and(Err(e)))?;
+        }
+        remove_tree(work, &temp)
+    }
+
+    /// Removes an upper directory, empty but for marks, with no lower one behind it.
+    fn remove_upper_dir(&self, root: &Root, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+        match file::rmdirat(upper, name) {
+            Err(Errno::ENOTEMPTY) => {
+                let temp = self.temp_name();
+                file::renameat(upper, name, root.work.as_fd(), &temp, 0)?;
+                remove_tree(root.work.as_fd(), &temp)
+            }
+            other => other,
+        }
+    }
+
+    /// Notes that `name` in `dir` no longer leads to `node`, whose attributes were `attr` before.
+    pub(crate) fn drop_name(
+        &self,
+        root: &Root,
+        node: &Arc<Node>,
+        dir: &Arc<Node>,
+        name: &Name,
+        attr: &Attr,
+        handle: Option<Arc<OwnedFd>>,
+    ) -> Sys<()> {
+        let mut place = node.place.write();
+        let Some(at) = place.links.iter().position(|l| l.parent.id == dir.id && l.name == *name) else {
+            return Ok(());
+        };
+        let reported = i64::from(attr.nlink) + i64::from(place.nlink_adj);
+        let link = place.links.remove(at);
+        place.gone = reported <= 1 && place.links.is_empty();
+        if !link.upper {
+            // The host's count stays, the merged view has one name less.
+            place.nlink_adj -= 1;
+            if let (Some(index), true) = (&place.index, place.upper) {
+                write_adj(root, index, place.nlink_adj)?;
+            }
+        }
+        if place.upper {
+            if place.pin.is_none()
+                && !place.links.iter().any(|l| l.upper)
+                && (place.index.is_none() || place.gone)
+            {
+                place.pin = handle;
+            }
+            if place.gone {
+                if let Some(index) = place.index.take() {
+                    file::unlinkat(root.index.as_fd(), &index)?;
+                    place.nlink_adj = 0;
+                }
+            }
+        } else if place.links.is_empty() {
+            place.ghost = Some(link);
+        }
+        Ok(())
+    }
+}
+
+/// Removes a tree of our own making in a work directory.
+pub(crate) fn remove_tree(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+    match file::unlinkat(dir, name) {
+        Err(Errno::EISDIR | Errno::EPERM) => {}
+        other => return other,
+    }
+    let fd = match file::openat(dir, name, libc::O_RDONLY | libc::O_DIRECTORY, 0) {
+        Err(Errno::EACCES) => {
+            file::chmodat(dir, name, 0o700)?;
+            file::openat(dir, name, libc::O_RDONLY | libc::O_DIRECTORY, 0)?
+        }
+        other => other?,
+    };
+    for entry in sysdir::entries(fd.as_fd())? {
+        if entry.kind == Some(Kind::Dir) {
+            remove_tree(fd.as_fd(), &entry.name)?;
+        } else {
+            forced(fd.as_fd(), || file::unlinkat(fd.as_fd(), &entry.name))?;
+        }
+    }
+    file::rmdirat(dir, name)
+}

@@ -1,0 +1,277 @@
+//! Rename: files, directories of the lower (by redirect, so never `EXDEV`), replacing, and exchanging.
+//!
+//! The step that a program sees is one `renameat2` in the upper. What must be true before it (the source in the upper,
+//! a redirect or opaque mark on a directory, an empty target out of the way) is done first and changes nothing in the
+//! merged view; if the server dies in between, the old names still hold.
+
+use super::copy_up::{Content, forced};
+use super::lookup::Seen;
+use super::node::{Link, Node, NodeId};
+use super::record::Note;
+use super::{Caller, Root, TOP, Union};
+use crate::base::{Attr, BaseId, Errno, Kind, Name, Sys};
+use crate::journal::Op;
+use crate::layer::{self, WhiteoutForm};
+use crate::sys::file;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// One end of a rename, as it is under the exclusive tree lock.
+struct End {
+    dir: Arc<Node>,
+    name: Name,
+    seen: Seen,
+    /// The node there, with one lookup of ours.
+    node: Option<Arc<Node>>,
+    /// Whether a lower object would show at the name if the upper had nothing.
+    lower: bool,
+}
+
+impl End {
+    fn attr(&self) -> Option<Attr> {
+        match self.seen {
+            Seen::Upper(attr) | Seen::Lower(_, attr) => Some(attr),
+            Seen::Nothing | Seen::Whiteout => None,
+        }
+    }
+}
+
+impl Union {
+    /// Renames `name` in `parent` to `to` in `to_parent`; `flags` as in `renameat2(2)`: `RENAME_NOREPLACE`,
+    /// `RENAME_EXCHANGE`.
+    ///
+    /// # Errors
+    /// `EXDEV` between roots; `EINVAL` for other flags (`RENAME_WHITEOUT` would make a device 0:0, which the view
+    /// cannot show); else as `renameat2(2)`.
+    pub fn rename(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        to_parent: NodeId,
+        to: &[u8],
+        flags: u32,
+    ) -> Sys<()> {
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let (dir, to_dir) = (self.nodes.get(parent)?, self.nodes.get(to_parent)?);
+        if dir.root == TOP || to_dir.root == TOP {
+            return Err(Errno::EBUSY);
+        }
+        if dir.root != to_dir.root {
+            return Err(Errno::EXDEV);
+        }
+        let (name, to) = (Name::new(name)?, Name::new(to)?);
+        let base = self.bring_up(&dir, &name)?;
+        let base2 = if exchange { self.bring_up(&to_dir, &to)? } else { None };
+        self.copy_up(&to_dir, Content::Keep)?;
+        let _tree = self.tree.write();
+        let mut held = Vec::new();
+        let done = self.rename_locked(caller, (&dir, &name), (&to_dir, &to), flags, (base, base2), &mut held);
+        for id in held {
+            self.forget(id, 1);
+        }
+        done
+    }
+
+    /// Copies up what is at `name`, so that it can be moved.
+    fn bring_up(&self, dir: &Arc<Node>, name: &Name) -> Sys<Option<BaseId>> {
+        let node = {
+            let _tree = self.tree.read();
+            let seen = self.see(dir, name.as_bytes())?;
+            self.instantiate(dir, name, seen)?.0
+        };
+        let base = self.copy_up(&node, Content::Keep);
+        self.forget(node.id, 1);
+        let mut base = base?;
+        // A second name of a hard link may still be lower-only although the object is in the upper.
+        let _tree = self.tree.read();
+        if node.kind != Kind::Dir && matches!(self.see(dir, name.as_bytes())?, Seen::Lower(..)) {
+            self.copy_up_dir(dir)?;
+            let from = self.locate(&node)?;
+            let upper = self.upper_dir(dir)?;
+            forced(upper.as_fd(), || {
+                file::linkat(from.dir.as_fd(), &from.name, upper.as_fd(), name.as_bytes())
+            })?;
+            let mut place = node.place.write();
+            place.nlink_adj -= 1;
+            if let Some(link) = place.links.iter_mut().find(|l| l.parent.id == dir.id && l.name == *name) {
+                link.upper = true;
+            }
+            if let Some(index) = &place.index {
+                super::lookup::write_adj(self.root(&node)?, index, place.nlink_adj)?;
+            }
+            base = base.or_else(|| from.stat().ok().map(|a| BaseId::of(&a)));
+        }
+        Ok(base)
+    }
+
+    fn end(&self, dir: &Arc<Node>, name: &Name, held: &mut Vec<NodeId>) -> Sys<End> {
+        let seen = self.see(dir, name.as_bytes())?;
+        let node = match seen {
+            Seen::Nothing | Seen::Whiteout => None,
+            _ => {
+                let node = self.instantiate(dir, name, seen)?.0;
+                held.push(node.id);
+                Some(node)
+            }
+        };
+        let lower = self.find_lower(dir, name.as_bytes())?.is_some();
+        Ok(End { dir: dir.clone(), name: name.clone(), seen, node, lower })
+    }
+
+    fn rename_locked(
+        &self,
+        caller: &Caller,
+        from: (&Arc<Node>, &Name),
+        to: (&Arc<Node>, &Name),
+        flags: u32,
+        (base, mut base2): (Option<BaseId>, Option<BaseId>),
+        held: &mut Vec<NodeId>,
+    ) -> Sys<()> {
+        if from.0.place.read().gone || to.0.place.read().gone {
+            return Err(Errno::ENOENT);
+        }
+        let source = self.end(from.0, from.1, held)?;
+        let target = self.end(to.0, to.1, held)?;
+        let (Some(node), Seen::Upper(attr)) = (source.node.clone(), source.seen) else {
+            return Err(if source.node.is_none() { Errno::ENOENT } else { Errno::EAGAIN });
+        };
+        let root = self.root(&node)?;
+        let (from_path, to_path) =
+            (self.path_in(from.0, from.1.as_bytes()), self.path_in(to.0, to.1.as_bytes()));
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        if exchange {
+            self.exchange(root, &source, &target, &node)?;
+        } else {
+            if target.node.as_ref().is_some_and(|t| t.id == node.id) {
+                return if flags & libc::RENAME_NOREPLACE != 0 { Err(Errno::EEXIST) } else { Ok(()) };
+            }
+            self.check_target(&target, &attr, flags)?;
+            base2 = self.base_of_target(&target)?;
+            self.replace(root, &source, &target, &node)?;
+        }
+        from.0.touch_entries();
+        to.0.touch_entries();
+        let op = if exchange { Op::Exchange } else { Op::Rename };
+        let mut note = Note::new(op, node.root, from_path, node.kind).base(base);
+        (note.path2, note.base2) = (Some(to_path), base2);
+        self.record(caller, note);
+        Ok(())
+    }
+
+    /// The rules of rename(2) for what is replaced.
+    fn check_target(&self, target: &End, source: &Attr, flags: u32) -> Sys<()> {
+        let (Some(node), Some(attr)) = (&target.node, target.attr()) else {
+            return Ok(());
+        };
+        if flags & libc::RENAME_NOREPLACE != 0 {
+            return Err(Errno::EEXIST);
+        }
+        match (source.kind == Kind::Dir, attr.kind == Kind::Dir) {
+            (false, true) => Err(Errno::EISDIR),
+            (true, false) => Err(Errno::ENOTDIR),
+            (true, true) if !self.is_empty(node)? => Err(Errno::ENOTEMPTY),
+            _ => Ok(()),
+        }
+    }
+
+    fn base_of_target(&self, target: &End) -> Sys<Option<BaseId>> {
+        let Seen::Lower(k, attr) = target.seen else {
+            return Ok(None);
+        };
+        let dir = self.lower_dir(&target.dir, k)?;
+        Ok(Some(self.base_of(dir.as_fd(), target.name.as_bytes(), &attr)))
+    }
+
+    /// Prepares a directory in the upper for a new place: what shows through it must not change.
+    fn mark_moved(&self, root: &Root, end: &End, node: &Arc<Node>, lower_there: bool) -> Sys<()> {
+        if node.kind != Kind::Dir {
+            return Ok(());
+        }
+        let dir = self.upper_dir(&end.dir)?;
+        let handle = file::openat(dir.as_fd(), end.name.as_bytes(), libc::O_PATH | libc::O_DIRECTORY, 0)?;
+        let lowers = node.place.read().lowers.clone();
+        match lowers.first() {
+            Some(_) if !root.features.xattr => Err(Errno::EXDEV),
+            Some(top) => forced(handle.as_fd(), || layer::write_redirect(handle.as_fd(), &top.path)),
+            None if lower_there => forced(handle.as_fd(), || layer::set_opaque(handle.as_fd())),
+            None => Ok(()),
+        }
+    }
+
+    fn replace(&self, root: &Root, source: &End, target: &End, node: &Arc<Node>) -> Sys<()> {
+        self.mark_moved(root, source, node, target.lower)?;
+        let (dir, to_dir) = (self.upper_dir(&source.dir)?, self.upper_dir(&target.dir)?);
+        let (name, to) = (source.name.as_bytes(), target.name.as_bytes());
+        let is_dir = node.kind == Kind::Dir;
+        let prefixed = root.features.whiteout == WhiteoutForm::Prefix;
+        let kept = self.handle_to_keep(&target.dir, &target.name, target.node.as_ref(), target.seen)?;
+        let mut device_there = matches!(target.seen, Seen::Whiteout) && !prefixed;
+        if is_dir && matches!(target.seen, Seen::Upper(_)) {
+            // An empty directory in the way; it may hold marks, so it is taken away whole.
+            if target.lower {
+                self.whiteout_over_dir(root, to_dir.as_fd(), to)?;
+                device_there = !prefixed;
+            } else {
+                self.hide(root, &target.dir, &target.name, target.seen)?;
+            }
+        }
+        if prefixed && source.lower {
+            layer::make_whiteout(dir.as_fd(), name, WhiteoutForm::Prefix)?;
+        }
+        if is_dir && device_there {
+            // rename(2) does not put a directory over a device: let them change places.
+            file::renameat(dir.as_fd(), name, to_dir.as_fd(), to, libc::RENAME_EXCHANGE)?;
+            if !source.lower {
+                file::unlinkat(dir.as_fd(), name)?;
+            }
+        } else if source.lower && !prefixed {
+            file::renameat(dir.as_fd(), name, to_dir.as_fd(), to, libc::RENAME_WHITEOUT)?;
+        } else {
+            file::renameat(dir.as_fd(), name, to_dir.as_fd(), to, 0)?;
+        }
+        if prefixed && (target.lower || matches!(target.seen, Seen::Whiteout)) {
+            layer::remove_whiteout(to_dir.as_fd(), to, WhiteoutForm::Prefix)?;
+        }
+        if let (Some(old), Some(attr)) = (&target.node, target.attr()) {
+            if old.kind == Kind::Dir {
+                let upper = old.place.read().upper;
+                self.mark_gone(old, if upper { kept } else { None });
+            } else {
+                self.drop_name(root, old, &target.dir, &target.name, &attr, kept)?;
+            }
+        }
+        move_link(node, source, target);
+        Ok(())
+    }
+
+    fn exchange(&self, root: &Root, source: &End, target: &End, node: &Arc<Node>) -> Sys<()> {
+        let (Some(other), Seen::Upper(_)) = (target.node.clone(), target.seen) else {
+            return Err(if target.node.is_none() { Errno::ENOENT } else { Errno::EAGAIN });
+        };
+        if other.id == node.id {
+            return Ok(());
+        }
+        self.mark_moved(root, source, node, target.lower)?;
+        self.mark_moved(root, target, &other, source.lower)?;
+        let (dir, to_dir) = (self.upper_dir(&source.dir)?, self.upper_dir(&target.dir)?);
+        let flags = libc::RENAME_EXCHANGE;
+        file::renameat(dir.as_fd(), source.name.as_bytes(), to_dir.as_fd(), target.name.as_bytes(), flags)?;
+        move_link(node, source, target);
+        move_link(&other, target, source);
+        Ok(())
+    }
+}
+
+/// The name of `node` that was at `from` is now at `to`.
+fn move_link(node: &Arc<Node>, from: &End, to: &End) {
+    let mut place = node.place.write();
+    let link = Link { parent: to.dir.clone(), name: to.name.clone(), upper: true };
+    match place.links.iter_mut().find(|l| l.parent.id == from.dir.id && l.name == from.name) {
+        Some(old) => *old = link,
+        None => place.links.push(link),
+    }
+}

@@ -1,0 +1,86 @@
+//! Extended attributes and ACLs. The union's own are neither seen nor settable.
+
+use super::copy_up::Content;
+use super::node::NodeId;
+use super::{Caller, TOP, Union};
+use crate::base::{Errno, Sys};
+use crate::journal::Op;
+use crate::layer;
+use crate::sys::xattr;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+impl Union {
+    /// The value of an xattr.
+    ///
+    /// # Errors
+    /// `ENODATA` when there is none (also for the union's own), else as `getxattr(2)`.
+    pub fn getxattr(&self, id: NodeId, name: &[u8]) -> Sys<Vec<u8>> {
+        if layer::is_private(name) {
+            return Err(Errno::ENODATA);
+        }
+        let _tree = self.tree.read();
+        let node = self.nodes.get(id)?;
+        if node.root == TOP {
+            return Err(Errno::ENODATA);
+        }
+        xattr::get_strict(self.locate(&node)?.handle()?.as_fd(), name)
+    }
+
+    /// The names of all xattrs, each followed by a NUL, as `listxattr(2)` gives them.
+    ///
+    /// # Errors
+    /// As `listxattr(2)`.
+    pub fn listxattr(&self, id: NodeId) -> Sys<Vec<u8>> {
+        let _tree = self.tree.read();
+        let node = self.nodes.get(id)?;
+        if node.root == TOP {
+            return Ok(Vec::new());
+        }
+        let names = xattr::list(self.locate(&node)?.handle()?.as_fd())?;
+        let mut out = Vec::new();
+        for name in names.iter().filter(|n| !layer::is_private(n)) {
+            out.extend_from_slice(name);
+            out.push(0);
+        }
+        Ok(out)
+    }
+
+    /// Sets an xattr; `flags` may be `XATTR_CREATE` or `XATTR_REPLACE`.
+    ///
+    /// # Errors
+    /// `EPERM` for the union's own, else as `setxattr(2)`.
+    pub fn setxattr(&self, caller: &Caller, id: NodeId, name: &[u8], value: &[u8], flags: i32) -> Sys<()> {
+        self.change_xattr(caller, id, name, |fd| xattr::set(fd, name, value, flags))
+    }
+
+    /// Removes an xattr.
+    ///
+    /// # Errors
+    /// `ENODATA` when there is none, else as `removexattr(2)`.
+    pub fn removexattr(&self, caller: &Caller, id: NodeId, name: &[u8]) -> Sys<()> {
+        self.getxattr(id, name)?;
+        self.change_xattr(caller, id, name, |fd| xattr::remove(fd, name))
+    }
+
+    fn change_xattr(
+        &self,
+        caller: &Caller,
+        id: NodeId,
+        name: &[u8],
+        change: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Sys<()>,
+    ) -> Sys<()> {
+        let node = self.nodes.get(id)?;
+        if layer::is_private(name) || node.root == TOP {
+            return Err(Errno::EPERM);
+        }
+        let base = self.copy_up(&node, Content::Keep)?;
+        let _tree = self.tree.read();
+        change(self.locate_upper(&node)?.handle()?.as_fd())?;
+        if let Some(dir) = &node.dir {
+            dir.default_acl.store(0, Ordering::Release);
+        }
+        self.record_on(caller, &node, Op::SetXattr, base);
+        Ok(())
+    }
+}
