@@ -1,1 +1,124 @@
+//! Commands, their arguments and their output.
 
+mod apply;
+mod changes;
+mod completions;
+mod context;
+mod diff;
+mod discard;
+mod doctor;
+mod log;
+mod ls;
+mod mount;
+mod mounting;
+mod output;
+mod paths;
+mod reconcile;
+mod rm;
+mod run;
+mod serve;
+mod status;
+mod umount;
+mod verify;
+
+use crate::base::{ErrorKind, Result};
+use clap::{Args, Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A private, writable view of your real directories: run anything on it, see exactly what it changed, and decide
+/// afterwards what becomes real.
+#[derive(Debug, Parser)]
+#[command(name = "sbx-fuse", version, max_term_width = 100, disable_help_subcommand = true, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failure, 2 usage, 3 conflict, 4 session in use, 5 quota, 6 something is \
+missing on this host. `run` exits with the command's own status, 125 when sbx-fuse itself failed, 126 when the command \
+cannot be executed, 127 when it is not found.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Mount(mount::MountArgs),
+    Umount(umount::UmountArgs),
+    Status(status::StatusArgs),
+    Changes(changes::ChangesArgs),
+    Diff(diff::DiffArgs),
+    Apply(apply::ApplyArgs),
+    Discard(discard::DiscardArgs),
+    Log(log::LogArgs),
+    Verify(verify::VerifyArgs),
+    Ls(ls::LsArgs),
+    Rm(rm::RmArgs),
+    Doctor(doctor::DoctorArgs),
+    Completions(completions::CompletionsArgs),
+    #[command(hide = true)]
+    Serve(mount::ServeArgs),
+    #[command(name = mounting::PROBE, hide = true)]
+    ProbeMount,
+}
+
+/// Which session a command is about.
+#[derive(Debug, Args)]
+struct Which {
+    /// The session [default: $SBX_FUSE_SESSION, else the newest one around the current directory]
+    #[arg(short = 's', long = "session", value_name = "NAME")]
+    session: Option<String>,
+}
+
+/// Runs the program: parses its arguments, does the command, and gives the exit code.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version go to stdout with exit 0, mistakes to stderr with exit 2. When even that cannot be
+            // printed nobody reads it.
+            drop(e.print());
+            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
+        }
+    };
+    start_tracing();
+    let is_run = matches!(cli.command, Command::Run(_));
+    match dispatch(cli.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(e) if e.kind == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(e) => {
+            output::error(&e);
+            ExitCode::from(if is_run { run::OUR_FAILURE } else { e.kind.exit_code() })
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<u8> {
+    match command {
+        Command::Run(args) => run::run(args),
+        Command::Mount(args) => mount::run(args),
+        Command::Umount(args) => umount::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Changes(args) => changes::run(args),
+        Command::Diff(args) => diff::run(args),
+        Command::Apply(args) => apply::run(args),
+        Command::Discard(args) => discard::run(args),
+        Command::Log(args) => log::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Ls(args) => ls::run(args),
+        Command::Rm(args) => rm::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::Serve(args) => mount::serve(args),
+        Command::ProbeMount => mounting::probe_here(),
+    }
+}
+
+/// Warnings and worse go to stderr; `SBX_FUSE_LOG` (e.g. `debug`, `sbx_fuse::union=trace`) asks for more.
+fn start_tracing() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SBX_FUSE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,fuser=error"));
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    if let Err(e) = builder.with_ansi(output::stderr_colored()).try_init() {
+        output::note(&format!("no log: {e}"));
+    }
+}

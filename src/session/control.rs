@@ -31,6 +31,21 @@ pub struct Seen {
     pub ctime: Time,
 }
 
+/// One change that is to leave a live session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    /// Whether the real tree has it now; else it was discarded.
+    pub applied: bool,
+    /// Which root.
+    pub root: u16,
+    /// Where it is in the merged view.
+    pub path: RelPath,
+    /// Of a rename, where in the merged view the object was.
+    pub from: Option<RelPath>,
+    /// What its object in the upper was when somebody looked.
+    pub seen: Option<Seen>,
+}
+
 /// What a server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveStatus {
@@ -53,11 +68,11 @@ pub trait Handler: Send + Sync {
     /// # Errors
     /// When the journal cannot be written.
     fn new_epoch(&self) -> Result<()>;
-    /// Takes the change at `path` of root `root` out of the session; false when it is no longer what was `seen`.
+    /// Takes a change out of the session; false when it is no longer what was seen.
     ///
     /// # Errors
     /// As the file operations on the upper.
-    fn drop_change(&self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool>;
+    fn drop_change(&self, change: &Leaving) -> Result<bool>;
     /// Unmounts; the server ends after that.
     ///
     /// # Errors
@@ -71,7 +86,7 @@ enum Request {
     Ping,
     Status,
     NewEpoch,
-    Drop { root: u16, path: PathBytes, seen: Option<Seen> },
+    Drop { applied: bool, root: u16, path: PathBytes, from: Option<PathBytes>, seen: Option<Seen> },
     Umount,
 }
 
@@ -193,10 +208,13 @@ fn handle(request: Request, handler: &dyn Handler) -> Result<Answer> {
             handler.new_epoch()?;
             Answer::Done
         }
-        Request::Drop { root, path, seen } => {
-            let path = RelPath::new(path.as_bytes())
-                .map_err(|e| Error::on_path("use the path", path.as_bytes(), e))?;
-            Answer::Dropped(handler.drop_change(root, &path, seen)?)
+        Request::Drop { applied, root, path, from, seen } => {
+            let relative = |p: &PathBytes| {
+                RelPath::new(p.as_bytes()).map_err(|e| Error::on_path("use the path", p.as_bytes(), e))
+            };
+            let from = from.as_ref().map(relative).transpose()?;
+            let change = Leaving { applied, root, path: relative(&path)?, from, seen };
+            Answer::Dropped(handler.drop_change(&change)?)
         }
         Request::Umount => {
             handler.umount()?;
@@ -303,9 +321,16 @@ impl Client {
     ///
     /// # Errors
     /// The handler's, or when it does not answer.
-    pub fn drop_change(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool> {
-        let path = PathBytes(path.as_bytes().to_vec());
-        match self.ask(&Request::Drop { root, path, seen })? {
+    pub fn drop_change(&mut self, change: &Leaving) -> Result<bool> {
+        let text = |p: &RelPath| PathBytes(p.as_bytes().to_vec());
+        let request = Request::Drop {
+            applied: change.applied,
+            root: change.root,
+            path: text(&change.path),
+            from: change.from.as_ref().map(text),
+            seen: change.seen,
+        };
+        match self.ask(&request)? {
             Answer::Dropped(dropped) => Ok(dropped),
             other => Err(unexpected(&other)),
         }
@@ -372,9 +397,10 @@ mod tests {
         fn new_epoch(&self) -> Result<()> {
             Ok(())
         }
-        fn drop_change(&self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool> {
-            assert_eq!((root, path.as_bytes()), (3, &b"a/\xff\n"[..]));
-            Ok(seen.is_none())
+        fn drop_change(&self, change: &Leaving) -> Result<bool> {
+            assert_eq!((change.root, change.path.as_bytes()), (3, &b"a/\xff\n"[..]));
+            assert_eq!(change.from.as_ref().unwrap().as_bytes(), b"b");
+            Ok(change.applied && change.seen.is_none())
         }
         fn umount(&self) -> Result<()> {
             Err(Error::new(ErrorKind::Locked, "busy").hint("wait"))
@@ -392,9 +418,11 @@ mod tests {
         client.new_epoch().unwrap();
         assert_eq!(client.status().unwrap().pid, 7);
         let path = RelPath::new(b"a/\xff\n").unwrap();
-        assert!(client.drop_change(3, &path, None).unwrap());
-        let seen = Seen { ino: 1, ctime: Time::default() };
-        assert!(!client.drop_change(3, &path, Some(seen)).unwrap());
+        let from = Some(RelPath::new(b"b").unwrap());
+        let mut change = Leaving { applied: true, root: 3, path, from, seen: None };
+        assert!(client.drop_change(&change).unwrap());
+        change.seen = Some(Seen { ino: 1, ctime: Time::default() });
+        assert!(!client.drop_change(&change).unwrap());
         let e = client.umount().unwrap_err();
         assert_eq!((e.kind, e.hint.as_deref()), (ErrorKind::Locked, Some("wait")));
         let at = server.path().to_owned();

@@ -13,7 +13,7 @@ mod remove;
 mod roots;
 mod store;
 
-pub use control::{Client, ControlServer, Handler, LiveStatus, Seen};
+pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Seen};
 pub use lock::{Holder, Lock, Role};
 pub use meta::{META_VERSION, Meta, PathBytes, RootMeta};
 pub use mounts::{Mounted, mounted, unmount_stale};

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+pub mod clock;
 pub mod data;
 pub mod dir;
 pub mod file;

@@ -1,0 +1,243 @@
+//! A session opened by a command: live, through its server, or resting, with its lock taken and what a crash left
+//! repaired.
+
+use super::reconcile::reconcile;
+use super::{Which, output};
+use crate::base::{ChangeSet, Error, RelPath, Result, What};
+use crate::journal::{self, Folded, Journal, Op, Record};
+use crate::review::{self, Dropper, RootDirs, Settled};
+use crate::session::{self, Client, Holder, Leaving, Lock, Role, Session, Store};
+use std::time::{Duration, Instant};
+
+/// How long a server may take from taking the lock to answering.
+const STARTING: Duration = Duration::from_secs(5);
+
+/// A session that a command looks at or changes.
+pub(super) struct Opened {
+    /// The session.
+    pub(super) session: Session,
+    /// Its server, when it is live.
+    pub(super) live: Option<Client>,
+    /// Its lock, when it rests.
+    _lock: Option<Lock>,
+    /// What its journal amounts to.
+    pub(super) folded: Folded,
+    /// Its directories.
+    pub(super) roots: Vec<RootDirs>,
+    /// What had to be repaired, in sentences; already told.
+    pub(super) repaired: Vec<String>,
+}
+
+/// The session a command means.
+pub(super) fn select(which: &Which) -> Result<Session> {
+    let store = Store::open()?;
+    match &which.session {
+        Some(name) => store.get(name),
+        None => {
+            let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+            store.find_default(&cwd)
+        }
+    }
+}
+
+impl Opened {
+    /// Opens the session that `which` names.
+    ///
+    /// # Errors
+    /// `Usage` when there is none, `Locked` when another command has it, else when it cannot be read or repaired.
+    pub(super) fn open(which: &Which) -> Result<Opened> {
+        Opened::of(select(which)?)
+    }
+
+    /// Opens this session.
+    ///
+    /// # Errors
+    /// As [`Opened::open`].
+    pub(super) fn of(mut session: Session) -> Result<Opened> {
+        if let Some(mut client) = connect(&session)? {
+            client.new_epoch()?;
+            let folded = journal::fold_dir(&session.journal_dir())?;
+            let roots = root_dirs(&session)?;
+            return Ok(Opened {
+                session,
+                live: Some(client),
+                _lock: None,
+                folded,
+                roots,
+                repaired: Vec::new(),
+            });
+        }
+        let lock = session.lock()?;
+        let roots = root_dirs(&session)?;
+        let (folded, repaired) = settle_down(&mut session, &lock, &roots)?;
+        output::notes(&repaired);
+        Ok(Opened { session, live: None, _lock: Some(lock), folded, roots, repaired })
+    }
+
+    /// The changes, compared with the real objects.
+    ///
+    /// # Errors
+    /// When an object cannot be read.
+    pub(super) fn settled(&self) -> Result<Vec<Settled>> {
+        review::settle(&self.roots, &self.folded.set)
+    }
+
+    /// Calls `f` with what takes changes out of this session, as `op`.
+    ///
+    /// # Errors
+    /// What `f` returns, or when the journal cannot be written.
+    pub(super) fn with_dropper<T>(
+        &mut self,
+        op: Op,
+        f: impl FnOnce(&[RootDirs], &mut dyn Dropper) -> Result<T>,
+    ) -> Result<T> {
+        let set = &self.folded.set;
+        if let Some(client) = &mut self.live {
+            return f(&self.roots, &mut Live { client, set, applied: op == Op::Applied });
+        }
+        let (journal, _) = Journal::open(&self.session.journal_dir())?;
+        let offline = review::Offline::new(&self.roots, set);
+        let value = f(&self.roots, &mut Resting { offline, journal: &journal, set, op });
+        journal.close().map_err(|e| Error::sys("close the journal", e))?;
+        value
+    }
+}
+
+/// The server of a live session; `None` when it rests. One that is just starting is waited for.
+///
+/// # Errors
+/// When a server has the session and does not answer.
+pub(super) fn connect(session: &Session) -> Result<Option<Client>> {
+    let start = Instant::now();
+    loop {
+        match session.holder()? {
+            Some(Holder { role: Role::Server, socket: Some(socket), .. }) => {
+                match Client::connect(socket.as_path()) {
+                    Ok(client) => return Ok(Some(client)),
+                    // It may just have ended; then the lock is free in a moment.
+                    Err(e) if start.elapsed() > STARTING => return Err(e),
+                    Err(_) => {}
+                }
+            }
+            Some(holder @ Holder { role: Role::Server, socket: None, .. }) => {
+                if start.elapsed() > STARTING {
+                    return Err(session.in_use(Some(&holder)));
+                }
+            }
+            Some(Holder { role: Role::Command, .. }) | None => return Ok(None),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The directories of all roots, for `review`.
+///
+/// # Errors
+/// When one cannot be opened.
+pub(super) fn root_dirs(session: &Session) -> Result<Vec<RootDirs>> {
+    session
+        .roots()
+        .map(|r| {
+            let mut dirs = RootDirs::open(r.lower_dir(), &r.upper_dir(), &r.work_dir(), r.meta().features)
+                .map_err(|e| e.context(format!("session {} cannot be used", session.name)))?;
+            dirs.root = u16::try_from(r.index()).unwrap_or(u16::MAX);
+            Ok(dirs)
+        })
+        .collect()
+}
+
+/// Repairs what a server that died left of a session whose lock is ours, and folds its journal. The sentences say what
+/// was repaired.
+///
+/// # Errors
+/// When something cannot be repaired or read.
+pub(super) fn settle_down(
+    session: &mut Session,
+    lock: &Lock,
+    roots: &[RootDirs],
+) -> Result<(Folded, Vec<String>)> {
+    let mut said = session::recover(session, lock)?;
+    let folded = reconcile(session, roots, &mut said)?;
+    let named = |s: String| format!("session {}: {s}", session.name);
+    Ok((folded, said.into_iter().map(named).collect()))
+}
+
+/// How many changes a session has that rests and whose lock is ours.
+///
+/// # Errors
+/// As [`settle_down`].
+pub(super) fn count_changes(session: &mut Session, lock: &Lock) -> Result<usize> {
+    let roots = root_dirs(session)?;
+    let (folded, said) = settle_down(session, lock, &roots)?;
+    output::notes(&said);
+    Ok(review::settle(&roots, &folded.set)?.len())
+}
+
+/// Where the real path `real` shows in the merged view, were it not for its own change: beneath the nearest directory
+/// above it that was renamed.
+fn merged(set: &ChangeSet, root: u16, real: &RelPath) -> RelPath {
+    let mut dir = real.parent();
+    while let Some(at) = dir.filter(|d| !d.is_root()) {
+        let moved = |c: &&crate::base::Change| {
+            c.root == root && c.what == What::Renamed && c.from.as_ref() == Some(&at)
+        };
+        if let (Some(change), Some(rest)) = (set.changes.iter().find(moved), real.strip_prefix(&at)) {
+            return rest.components().fold(change.path.clone(), |path, name| path.join(name));
+        }
+        dir = at.parent();
+    }
+    real.clone()
+}
+
+/// Drops through the server.
+struct Live<'a> {
+    client: &'a mut Client,
+    set: &'a ChangeSet,
+    applied: bool,
+}
+
+impl Dropper for Live<'_> {
+    fn drop(&mut self, root: u16, path: &RelPath, seen: Option<review::Seen>) -> Result<bool> {
+        let at = self.set.changes.binary_search_by(|c| (c.root, &c.path).cmp(&(root, path)));
+        let from = at.ok().and_then(|i| self.set.changes[i].from.as_ref());
+        self.client.drop_change(&Leaving {
+            applied: self.applied,
+            root,
+            path: path.clone(),
+            from: from.map(|f| merged(self.set, root, f)),
+            seen: seen.map(|s| session::Seen { ino: s.ino, ctime: s.ctime }),
+        })
+    }
+}
+
+/// Drops by editing the upper, and notes it in the journal.
+struct Resting<'a> {
+    offline: review::Offline<'a>,
+    journal: &'a Journal,
+    set: &'a ChangeSet,
+    op: Op,
+}
+
+impl Dropper for Resting<'_> {
+    fn drop(&mut self, root: u16, path: &RelPath, seen: Option<review::Seen>) -> Result<bool> {
+        if !self.offline.drop(root, path, seen)? {
+            return Ok(false);
+        }
+        let at = self.set.changes.binary_search_by(|c| (c.root, &c.path).cmp(&(root, path)));
+        let kind = at.map_or(crate::base::Kind::File, |i| self.set.changes[i].kind);
+        let record = Record {
+            op: self.op,
+            root,
+            path: path.clone(),
+            path2: None,
+            kind,
+            base: None,
+            base2: None,
+            proc: self.journal.process(std::process::id()),
+        };
+        self.journal
+            .append(&record)
+            .map_err(|e| Error::on_path("note in the journal", path.as_bytes(), e))?;
+        Ok(true)
+    }
+}

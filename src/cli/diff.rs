@@ -1,0 +1,51 @@
+//! `sbx-fuse diff`: the content of the changes.
+
+use super::context::Opened;
+use super::output::Out;
+use super::{Which, paths};
+use crate::base::Result;
+use crate::review::{self, Options, Settled};
+use clap::Args;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+/// Columns of a `--stat` when the terminal does not tell.
+const WIDTH: usize = 80;
+
+/// Show the changes as a unified diff, as git does
+#[derive(Debug, Args)]
+pub(super) struct DiffArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Only sum up: lines added and removed in each file
+    #[arg(long)]
+    stat: bool,
+    /// Only changes at or beneath these
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+}
+
+pub(super) fn run(args: DiffArgs) -> Result<u8> {
+    let opened = Opened::open(&args.which)?;
+    let set = opened.settled()?;
+    let selection = paths::select(&opened.session, &args.paths, &set)?;
+    let chosen: Vec<Settled> = set.into_iter().filter(|s| selection.takes(s)).collect();
+    let mut out = Out::new();
+    let options = Options {
+        color: out.colored(),
+        safe: std::io::stdout().is_terminal(),
+        absolute: opened.session.meta.roots.len() > 1,
+    };
+    if args.stat {
+        review::stat(&opened.roots, &chosen, options, width(), &mut out)?;
+    } else {
+        review::render(&opened.roots, &chosen, options, &mut out)?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    columns.filter(|&c| c >= 20).unwrap_or(WIDTH)
+}

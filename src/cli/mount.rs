@@ -1,0 +1,251 @@
+//! `sbx-fuse mount`: a view for other programs, served in the background.
+
+use super::context::{root_dirs, settle_down};
+use super::mounting;
+use super::output::{self, Out};
+use super::run::find_or_make;
+use super::serve::{Served, What};
+use crate::base::{Error, ErrorKind, Result, quote};
+use crate::session::{PathBytes, Role, Session, Store};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Mount a private, writable view of real directories, for any program to use
+///
+/// With one root its content is shown at MOUNTPOINT, with several a directory for each. The server goes to the
+/// background once the mount answers.
+#[derive(Debug, Args)]
+pub(super) struct MountArgs {
+    /// A directory to show; may be given several times [default: the enclosing git work tree, else the current
+    /// directory]
+    #[arg(long = "root", value_name = "PATH")]
+    roots: Vec<PathBuf>,
+    /// The session to go on with, or the name of a new one
+    #[arg(short = 's', long, value_name = "NAME")]
+    session: Option<String>,
+    /// Serve in the foreground, until interrupted
+    #[arg(long)]
+    foreground: bool,
+    /// Let all users in; who is not root needs `user_allow_other` in /etc/fuse.conf
+    #[arg(long)]
+    allow_other: bool,
+    /// An empty directory
+    mountpoint: PathBuf,
+}
+
+/// The server in the background; started by `mount`.
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    #[arg(long)]
+    session: String,
+    #[arg(long)]
+    allow_other: bool,
+    mountpoint: PathBuf,
+}
+
+/// What the server tells the command that started it: one line of JSON on its stdout.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Word {
+    Ready,
+    Failed { exit: u8, text: String },
+}
+
+pub(super) fn run(args: MountArgs) -> Result<u8> {
+    let store = Store::open()?;
+    let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+    let mountpoint = check_mountpoint(&args.mountpoint)?;
+    let (session, made) = find_or_make(&store, args.session.as_deref(), &args.roots, &cwd)?;
+    let name = session.name.clone();
+    let done = check_apart(&session, &mountpoint, store.dir()).and_then(|()| {
+        if args.foreground {
+            let ready = || output::note(&format!("session {name} is mounted at {}", shown(&mountpoint)));
+            serve_until_unmounted(&store, session.clone(), &mountpoint, args.allow_other, ready)
+        } else {
+            start_server(&session, &mountpoint, args.allow_other)
+        }
+    });
+    match done {
+        Ok(0) => {
+            if !args.foreground {
+                output::note(&format!(
+                    "session {name} is mounted at {}; end it with: sbx-fuse umount {name}",
+                    shown(&mountpoint)
+                ));
+            }
+            Ok(0)
+        }
+        failed => {
+            if made && !args.foreground {
+                let lock = session.lock()?;
+                store.remove(&name, &lock)?;
+            }
+            failed
+        }
+    }
+}
+
+fn shown(path: &Path) -> String {
+    quote(path.as_os_str().as_bytes())
+}
+
+/// The canonical path of an empty directory.
+fn check_mountpoint(path: &Path) -> Result<PathBuf> {
+    let usage = |mut e: Error| {
+        e.kind = ErrorKind::Usage;
+        e
+    };
+    let told = |e| usage(Error::on_path("mount at", path.as_os_str().as_bytes(), e));
+    let real = path.canonicalize().map_err(told)?;
+    let mut entries = std::fs::read_dir(&real).map_err(told)?;
+    if entries.next().is_some() {
+        return Err(Error::usage(format!("{} is not empty: what it holds would be covered", shown(path)))
+            .hint("make a directory for it, e.g. with: mktemp -d"));
+    }
+    Ok(real)
+}
+
+/// A mount inside a root would show itself in itself; around one, or in the state directory, it would cover it.
+fn check_apart(session: &Session, mountpoint: &Path, state: &Path) -> Result<()> {
+    for root in session.roots() {
+        let root = root.lower_dir();
+        if mountpoint.starts_with(root) || root.starts_with(mountpoint) {
+            return Err(Error::usage(format!(
+                "the mount point {} and the root {} lie in one another",
+                shown(mountpoint),
+                shown(root)
+            ))
+            .hint("choose a directory elsewhere, e.g. with: mktemp -d"));
+        }
+    }
+    let state = state.canonicalize().unwrap_or_else(|_| state.to_owned());
+    if mountpoint.starts_with(&state) {
+        return Err(Error::usage(format!("the mount point {} lies among our own files", shown(mountpoint))));
+    }
+    Ok(())
+}
+
+/// Starts this program again as a server in the background and waits until it answers.
+fn start_server(session: &Session, mountpoint: &Path, allow_other: bool) -> Result<u8> {
+    let log = session.log_path();
+    let told = |e| Error::on_path("write", log.as_os_str().as_bytes(), e);
+    let stderr =
+        std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&log).map_err(told)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["serve", "--session", &session.name]);
+    if allow_other {
+        command.arg("--allow-other");
+    }
+    // Not in a directory that somebody may want to unmount.
+    command.arg("--").arg(mountpoint).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+    let mut child = command.spawn().map_err(|e| Error::sys("start the server", e))?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).map_err(|e| Error::sys("hear from the server", e))?;
+    }
+    match serde_json::from_str(&line) {
+        Ok(Word::Ready) => Ok(0),
+        Ok(Word::Failed { exit, text }) => {
+            child.wait().map_err(|e| Error::sys("wait for the server", e))?;
+            output::note(&text);
+            Ok(exit)
+        }
+        Err(_) => {
+            let status = child.wait().map_err(|e| Error::sys("wait for the server", e))?;
+            Err(Error::failure(format!("the server ended before the mount answered: {status}"))
+                .hint(format!("what it said is in {}", shown(&log))))
+        }
+    }
+}
+
+/// The hidden command: serves in the background. Its stdout is heard until it says a [`Word`].
+pub(super) fn serve(args: ServeArgs) -> Result<u8> {
+    crate::sys::process::setsid().map_err(|e| Error::sys("leave the terminal", e))?;
+    let mut said = false;
+    let done = Store::open().and_then(|store| {
+        let session = store.get(&args.session)?;
+        serve_until_unmounted(&store, session, &args.mountpoint, args.allow_other, || {
+            said = true;
+            say(&Word::Ready);
+        })
+    });
+    match done {
+        Err(e) if !said => {
+            say(&Word::Failed { exit: e.kind.exit_code(), text: e.to_string() });
+            Ok(e.kind.exit_code())
+        }
+        other => other,
+    }
+}
+
+/// If nobody hears it any more, the server goes on all the same.
+fn say(word: &Word) {
+    let mut out = Out::new();
+    if let Err(e) = out.json_line(word).and_then(|()| out.flush()) {
+        tracing::warn!("nobody waits for the mount: {e}");
+    }
+    // The reader is to see the end of the pipe, which the server outlives.
+    match std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        Ok(null) => {
+            if let Err(e) = nix::unistd::dup2_stdout(&null) {
+                tracing::warn!("stdout stays open: {e}");
+            }
+        }
+        Err(e) => tracing::warn!("stdout stays open: {e}"),
+    }
+}
+
+fn serve_until_unmounted(
+    store: &Store,
+    mut session: Session,
+    mountpoint: &Path,
+    allow_other: bool,
+    ready: impl FnOnce(),
+) -> Result<u8> {
+    let roots: Vec<PathBuf> = session.roots().map(|r| r.lower_dir().to_owned()).collect();
+    let way = mounting::for_mount(&roots.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    let mut lock = session.lock_as(Role::Server)?;
+    let dirs = root_dirs(&session)?;
+    output::notes(&settle_down(&mut session, &lock, &dirs)?.1);
+    session.meta.mountpoint = Some(PathBytes::from(mountpoint));
+    session.save_meta()?;
+    let what = What { session: &session, mountpoint, way, allow_other };
+    let served = Served::start(&what, &mut lock, store);
+    let ended = served.and_then(|served| {
+        unmount_on_signals(&served)?;
+        ready();
+        let ended = served.wait();
+        let finished = served.finish(false);
+        ended.and(finished)
+    });
+    session.meta.mountpoint = None;
+    session.save_meta()?;
+    ended.map(|()| 0)
+}
+
+/// SIGTERM, SIGINT and SIGHUP unmount; what programs have open keeps the mount, and us, alive until they end.
+fn unmount_on_signals(served: &Served) -> Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|e| Error::sys("wait for signals", e))?;
+    let server = served.server();
+    let weak = std::sync::Arc::downgrade(&server);
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for _ in signals.forever() {
+                let Some(server) = weak.upgrade() else { return };
+                if let Err(e) = server.unmount() {
+                    drop(writeln!(std::io::stderr().lock(), "sbx-fuse: {e}"));
+                }
+            }
+        })
+        .map(drop)
+        .map_err(|e| Error::sys("start a thread", e))
+}

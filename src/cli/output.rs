@@ -1,0 +1,179 @@
+//! What a person or a program sees: data on stdout, messages on stderr, colour and bars on a terminal only.
+
+use crate::base::{Error, ErrorKind, Result};
+use crate::sys::clock;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::io::{BufRead, BufWriter, IsTerminal, Stdout, Write};
+
+/// The bytes a command answers with. A reader that goes away ends the program silently.
+pub(super) struct Out {
+    to: BufWriter<Stdout>,
+    colored: bool,
+}
+
+/// Colours by meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Color {
+    Red,
+    Green,
+    Yellow,
+    Cyan,
+    Bold,
+}
+
+impl Color {
+    fn code(self) -> &'static str {
+        match self {
+            Color::Red => "\x1b[31m",
+            Color::Green => "\x1b[32m",
+            Color::Yellow => "\x1b[33m",
+            Color::Cyan => "\x1b[36m",
+            Color::Bold => "\x1b[1m",
+        }
+    }
+}
+
+fn wants_color() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+}
+
+/// Whether messages may be coloured.
+pub(super) fn stderr_colored() -> bool {
+    std::io::stderr().is_terminal() && wants_color()
+}
+
+impl Out {
+    /// Standard output.
+    pub(super) fn new() -> Out {
+        let stdout = std::io::stdout();
+        let colored = stdout.is_terminal() && wants_color();
+        Out { to: BufWriter::with_capacity(64 << 10, stdout), colored }
+    }
+
+    /// Whether colours are wanted.
+    pub(super) fn colored(&self) -> bool {
+        self.colored
+    }
+
+    /// `text` in a colour, where colours are wanted.
+    pub(super) fn paint(&self, color: Color, text: &str) -> String {
+        if self.colored { format!("{}{text}\x1b[0m", color.code()) } else { text.to_owned() }
+    }
+
+    /// Writes bytes as they are.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.to.write_all(bytes).map_err(write_failed)
+    }
+
+    /// Writes one line.
+    pub(super) fn line(&mut self, text: &str) -> Result<()> {
+        self.bytes(text.as_bytes())?;
+        self.bytes(b"\n")
+    }
+
+    /// Writes a value as indented JSON.
+    pub(super) fn json(&mut self, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_vec_pretty(value).map_err(|e| Error::failure(e.to_string()))?;
+        self.bytes(&text)?;
+        self.bytes(b"\n")
+    }
+
+    /// Writes a value as one line of JSON.
+    pub(super) fn json_line(&mut self, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_vec(value).map_err(|e| Error::failure(e.to_string()))?;
+        self.bytes(&text)?;
+        self.bytes(b"\n")
+    }
+
+    /// Hands everything to the reader. To be called at the end: dropping would hide a failure.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.to.flush().map_err(write_failed)
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.to.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// The error of a failed write to stdout.
+pub(super) fn write_failed(e: std::io::Error) -> Error {
+    if e.kind() == std::io::ErrorKind::BrokenPipe {
+        Error::new(ErrorKind::BrokenPipe, "the reader went away")
+    } else {
+        Error::sys("write to stdout", e)
+    }
+}
+
+/// Says something on stderr. If even that fails nobody is listening.
+pub(super) fn note(text: &str) {
+    drop(writeln!(std::io::stderr().lock(), "sbx-fuse: {text}"));
+}
+
+/// Says an error with its causes and its hint.
+pub(super) fn error(e: &Error) {
+    note(&e.to_string());
+}
+
+/// Says a list of sentences, if any.
+pub(super) fn notes(sentences: &[String]) {
+    for sentence in sentences {
+        note(sentence);
+    }
+}
+
+/// Asks a person before something that cannot be taken back; true at once when `yes` was given on the command line.
+///
+/// # Errors
+/// `Usage` without a terminal to ask on.
+pub(super) fn confirm(question: &str, yes: bool) -> Result<bool> {
+    if yes {
+        return Ok(true);
+    }
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return Err(Error::usage(format!("{question} There is no terminal to ask on"))
+            .hint("say yes on the command line with -y, or look first with --dry-run"));
+    }
+    let mut stderr = std::io::stderr().lock();
+    write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush()).map_err(|e| Error::sys("ask", e))?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).map_err(|e| Error::sys("read the answer", e))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes" | "Yes"))
+}
+
+/// A bar on a terminal, nothing elsewhere.
+pub(super) fn bar(total: u64, what: &str) -> ProgressBar {
+    if !(std::io::stderr().is_terminal() && wants_color()) {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
+    if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {wide_msg}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_prefix(what.to_owned());
+    bar
+}
+
+/// A time, nanoseconds since the epoch, as local civil time: `2025-11-21 14:03:05.123`.
+pub(super) fn time(ns: u64) -> String {
+    let (sec, milli) = ((ns / 1_000_000_000) as i64, ns / 1_000_000 % 1000);
+    match clock::local(sec) {
+        Ok(t) => format!(
+            "{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{milli:03}",
+            t.year, t.month, t.day, t.hour, t.minute, t.second
+        ),
+        Err(_) => format!("{sec}.{milli:03}"),
+    }
+}
+
+/// `1 file`, `2 files`.
+pub(super) fn count(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}

@@ -1,0 +1,99 @@
+//! Paths that a person names, as places in a session.
+
+use crate::base::{Error, RelPath, Result, quote};
+use crate::review::{Selection, Settled};
+use crate::session::Session;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Where `arg` lies in the session: a real path beneath a root, or one beneath the mount; relative ones are meant from
+/// the current directory, and where that lies outside, from the root (of several: with the root's name in front).
+///
+/// # Errors
+/// `Usage` when it lies in no root.
+pub(super) fn locate(session: &Session, arg: &Path) -> Result<(u16, RelPath)> {
+    let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+    let absolute = absolute(&cwd, arg);
+    let by_real = session.roots().find_map(|r| beneath(&absolute, r.lower_dir()).map(|p| (r.index(), p)));
+    let found = by_real.or_else(|| {
+        let mount = session.meta.mountpoint.as_ref()?.as_path();
+        within(session, beneath(&absolute, mount)?)
+    });
+    let found = found.or_else(|| {
+        let relative = beneath(&self::absolute(Path::new("/"), arg), Path::new("/"))?;
+        if arg.is_relative() { within(session, relative) } else { None }
+    });
+    match found {
+        Some((i, path)) => Ok((u16::try_from(i).unwrap_or(u16::MAX), path)),
+        None => {
+            let roots: Vec<String> = session.meta.roots.iter().map(|r| r.path.to_string()).collect();
+            Err(Error::usage(format!(
+                "{} lies in no root of session {}",
+                quote(arg.as_os_str().as_bytes()),
+                session.name
+            ))
+            .hint(format!("its roots: {}", roots.join(" "))))
+        }
+    }
+}
+
+/// A path as a mount of the session shows it: in the one root, or beneath a root's name.
+fn within(session: &Session, path: RelPath) -> Option<(usize, RelPath)> {
+    if session.meta.roots.len() == 1 {
+        return Some((0, path));
+    }
+    let name = path.components().next()?;
+    let root = session.roots().find(|r| r.meta().name.as_bytes() == name)?;
+    Some((root.index(), path.strip_prefix(&RelPath::new(name).ok()?)?))
+}
+
+/// `arg` from `base` without `.` and `..`; no symlink is followed, as it may be one of the changes.
+fn absolute(base: &Path, arg: &Path) -> PathBuf {
+    let mut out = PathBuf::from("/");
+    for part in base.join(arg).components() {
+        match part {
+            Component::ParentDir => {
+                out.pop();
+            }
+            Component::Normal(name) => out.push(name),
+            _ => {}
+        }
+    }
+    out
+}
+
+fn beneath(path: &Path, root: &Path) -> Option<RelPath> {
+    RelPath::new(path.strip_prefix(root).ok()?.as_os_str().as_bytes()).ok()
+}
+
+/// What the arguments of a command select: everything when there are none.
+///
+/// # Errors
+/// `Usage` for a path outside of all roots, or with no change at or beneath it.
+pub(super) fn select(session: &Session, args: &[PathBuf], set: &[Settled]) -> Result<Selection> {
+    if args.is_empty() {
+        return Ok(Selection::All);
+    }
+    let mut paths = Vec::new();
+    for arg in args {
+        let place = locate(session, arg)?;
+        let one = Selection::Paths(vec![place.clone()]);
+        if !set.iter().any(|s| one.takes(s)) {
+            let shown = quote(arg.as_os_str().as_bytes());
+            return Err(Error::usage(format!("session {} has no change at {shown}", session.name))
+                .hint(format!("see: sbx-fuse changes -s {}", session.name)));
+        }
+        paths.push(place);
+    }
+    Ok(Selection::Paths(paths))
+}
+
+/// How a path of the session is shown: from its root, of several with the root's name in front.
+pub(super) fn shown(session: &Session, root: u16, path: &RelPath) -> Vec<u8> {
+    let roots = &session.meta.roots;
+    if roots.len() == 1 {
+        return if path.is_root() { b".".to_vec() } else { path.as_bytes().to_vec() };
+    }
+    let name = roots.get(usize::from(root)).map_or(&b"?"[..], |r| r.name.as_bytes());
+    if path.is_root() { name.to_vec() } else { [name, b"/", path.as_bytes()].concat() }
+}

@@ -1,0 +1,50 @@
+//! `sbx-fuse rm`: sessions thrown away.
+
+use super::context;
+use super::output::{self, confirm};
+use crate::base::Result;
+use crate::session::{Role, Store};
+use clap::Args;
+
+/// Throw sessions away, with everything they changed
+///
+/// The real directories are not touched. A session that is in use is refused.
+#[derive(Debug, Args)]
+pub(super) struct RmArgs {
+    /// The sessions
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    /// Do not ask, also when there are changes
+    #[arg(short = 'y', long)]
+    yes: bool,
+}
+
+pub(super) fn run(args: RmArgs) -> Result<u8> {
+    let store = Store::open()?;
+    for name in &args.names {
+        let session = store.get(name);
+        if let Err(e) = &session
+            && e.kind == crate::base::ErrorKind::Usage
+        {
+            return session.map(|_| 0);
+        }
+        let lock = store.lock(name, Role::Command)?;
+        // A session that cannot be read holds who knows what: ask, too.
+        let what = match session.and_then(|mut s| context::count_changes(&mut s, &lock)) {
+            Ok(0) => None,
+            Ok(n) => Some(output::count(n, "change", "changes")),
+            Err(e) => {
+                output::error(&e);
+                Some("whatever it holds".to_owned())
+            }
+        };
+        if let Some(what) = what
+            && !confirm(&format!("Throw session {name} away, with {what} that were not applied?"), args.yes)?
+        {
+            continue;
+        }
+        store.remove(name, &lock)?;
+        output::note(&format!("session {name} is gone"));
+    }
+    Ok(0)
+}

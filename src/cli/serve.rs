@@ -1,0 +1,242 @@
+//! A session served: union, mount, journal and control socket put together, and taken down again.
+
+use super::mounting::Way;
+use super::output;
+use crate::base::{Errno, Error, Name, RelPath, Result};
+use crate::fuse::{self, How, Server};
+use crate::journal::{Journal, Op};
+use crate::layer::LayerKind;
+use crate::session::{
+    ControlServer, Handler, Holder, Leaving, LiveStatus, Lock, PathBytes, Role, Session, Store,
+};
+use crate::sys::{file, mount};
+use crate::union::{Config, LayerConfig, Leave, RootConfig, Union};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long an unmount waits for programs that are just ending.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A session that is mounted and answers.
+pub(super) struct Served {
+    server: Arc<Server>,
+    union: Arc<Union>,
+    journal: Arc<Journal>,
+    control: ControlServer,
+    mountpoint: PathBuf,
+    way: Way,
+}
+
+/// What is to be served, and how.
+pub(super) struct What<'a> {
+    /// The session; its lock is ours and nothing is left to repair.
+    pub(super) session: &'a Session,
+    /// Where.
+    pub(super) mountpoint: &'a Path,
+    /// By which way.
+    pub(super) way: Way,
+    /// Whether other users are let in.
+    pub(super) allow_other: bool,
+}
+
+impl Served {
+    /// Mounts and serves; when this returns, mount and control socket answer.
+    ///
+    /// # Errors
+    /// When the journal, a directory, the mount or the socket cannot be had.
+    pub(super) fn start(what: &What<'_>, lock: &mut Lock, store: &Store) -> Result<Served> {
+        let session = what.session;
+        let (journal, opening) = Journal::open(&session.journal_dir())?;
+        if !opening.clean {
+            return Err(Error::failure(format!("the journal of session {} is not in order", session.name))
+                .hint(format!("run: sbx-fuse verify -s {}", session.name)));
+        }
+        let journal = Arc::new(journal);
+        let union = Union::new(config(what, store, journal.clone())?)?;
+        let how = match what.way {
+            Way::Direct { .. } => How::Direct,
+            Way::Helper => How::Helper,
+        };
+        let options = fuse::Options {
+            how,
+            allow_other: what.allow_other,
+            fsname: session.fsname(),
+            threads: threads(),
+        };
+        let server = Arc::new(fuse::mount(union.clone(), what.mountpoint, &options)?);
+        let live = Live {
+            union: union.clone(),
+            server: server.clone(),
+            status: LiveStatus {
+                pid: std::process::id(),
+                mountpoint: PathBytes::from(what.mountpoint),
+                since: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64),
+                command: session.meta.command.clone(),
+            },
+        };
+        let started =
+            ControlServer::start(&session.meta.id, &session.dir, Arc::new(live)).and_then(|control| {
+                let socket = Some(PathBytes::from(control.path()));
+                lock.tell(&Holder { pid: std::process::id(), role: Role::Server, socket })?;
+                Ok(control)
+            });
+        let mountpoint = what.mountpoint.to_owned();
+        match started {
+            Ok(control) => Ok(Served { server, union, journal, control, mountpoint, way: what.way }),
+            Err(e) => {
+                // The error that is told is the first one.
+                if let Err(also) = server.unmount() {
+                    output::error(&also);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Notes in the journal that process `pid` and what descends from it are the command `argv`.
+    pub(super) fn begin_command<T: AsRef<[u8]>>(&self, pid: u32, argv: impl IntoIterator<Item = T>) {
+        if let Err(e) = self.journal.begin_command(pid, argv) {
+            output::note(&format!("the journal will not name the command: {e}"));
+        }
+    }
+
+    /// A handle with which a signal can end the mount.
+    pub(super) fn server(&self) -> Arc<Server> {
+        self.server.clone()
+    }
+
+    /// Blocks until the mount is gone, by whatever means.
+    ///
+    /// # Errors
+    /// When serving ended with an error.
+    pub(super) fn wait(&self) -> Result<()> {
+        self.server.wait()
+    }
+
+    /// Takes the mount down, if it is still there, and closes the journal in good order.
+    ///
+    /// # Errors
+    /// When the mount cannot be taken down, or the journal cannot be closed.
+    pub(super) fn finish(self, mounted: bool) -> Result<()> {
+        let gone = if mounted { self.unmount()? } else { true };
+        drop(self.control);
+        if let Some(server) = Arc::into_inner(self.server).filter(|_| gone) {
+            server.join()?;
+        }
+        if self.union.is_degraded() {
+            // Left open, so that the next command compares it with the upper.
+            output::note("the journal missed something; the next command will compare it with the files");
+            return Ok(());
+        }
+        self.journal.finish().map_err(|e| Error::sys("close the journal", e))
+    }
+
+    /// Whether the mount is gone altogether; a mount that is in use all the same is taken out of sight only.
+    fn unmount(&self) -> Result<bool> {
+        let start = Instant::now();
+        loop {
+            match self.server.unmount() {
+                Ok(()) => return Ok(true),
+                Err(e) if e.errno == Some(Errno::EBUSY) && start.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(e) => return self.detach().map_err(|_| e).map(|()| false),
+            }
+        }
+    }
+
+    fn detach(&self) -> Result<()> {
+        match self.way {
+            Way::Direct { .. } => mount::umount(self.mountpoint.as_os_str().as_bytes(), true)
+                .map_err(|e| Error::on_path("unmount", self.mountpoint.as_os_str().as_bytes(), e)),
+            Way::Helper => crate::session::unmount_stale(&self.mountpoint),
+        }
+    }
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
+}
+
+fn config(what: &What<'_>, store: &Store, journal: Arc<Journal>) -> Result<Config> {
+    let open = |path: &Path| -> Result<OwnedFd> {
+        let bytes = path.as_os_str().as_bytes();
+        file::open_path(bytes, libc::O_PATH | libc::O_DIRECTORY).map_err(|e| Error::on_path("open", bytes, e))
+    };
+    let mut roots = Vec::new();
+    for root in what.session.roots() {
+        let meta = root.meta();
+        let name = Name::new(meta.name.as_bytes())
+            .map_err(|e| Error::on_path("use the name", meta.name.as_bytes(), e))?;
+        roots.push(RootConfig {
+            name,
+            real_path: meta.path.as_bytes().to_vec(),
+            upper: open(&root.upper_dir())?,
+            work: open(&root.work_dir())?,
+            lowers: vec![LayerConfig { dir: open(root.lower_dir())?, kind: LayerKind::Plain }],
+            features: meta.features,
+        });
+    }
+    let mut hidden = Vec::new();
+    for dir in [Some(store.dir().to_owned()), runtime_dir()].into_iter().flatten() {
+        match open(&dir) {
+            Ok(fd) => {
+                let attr = file::stat(fd.as_fd())
+                    .map_err(|e| Error::on_path("look at", dir.as_os_str().as_bytes(), e))?;
+                hidden.push((attr.dev, attr.ino));
+            }
+            Err(e) if e.errno == Some(Errno::ENOENT) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(Config {
+        single: roots.len() == 1,
+        roots,
+        hidden,
+        journal: Some(journal),
+        multi_user: what.allow_other,
+    })
+}
+
+/// Where our control sockets are.
+pub(super) fn runtime_dir() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute())?;
+    Some(base.join("sbx-fuse"))
+}
+
+/// What the control socket asks of a served session.
+struct Live {
+    union: Arc<Union>,
+    server: Arc<Server>,
+    status: LiveStatus,
+}
+
+impl Handler for Live {
+    fn status(&self) -> LiveStatus {
+        self.status.clone()
+    }
+
+    fn new_epoch(&self) -> Result<()> {
+        self.union.new_epoch();
+        Ok(())
+    }
+
+    fn drop_change(&self, change: &Leaving) -> Result<bool> {
+        let leave = Leave {
+            op: if change.applied { Op::Applied } else { Op::Discarded },
+            root: change.root,
+            path: change.path.clone(),
+            from: change.from.clone(),
+            seen: change.seen.map(|s| (s.ino, s.ctime)),
+        };
+        let told = |e| Error::on_path("take out of the session", RelPath::as_bytes(&change.path), e);
+        self.union.leave(&leave).map_err(told)
+    }
+
+    fn umount(&self) -> Result<()> {
+        self.server.unmount()
+    }
+}
