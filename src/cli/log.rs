@@ -65,7 +65,8 @@ pub(super) fn run(args: LogArgs) -> Result<u8> {
     if let Some(mut client) = context::connect(&session)? {
         client.new_epoch()?;
     }
-    let only = args.paths.iter().map(|p| paths::locate(&session, p)).collect::<Result<_>>()?;
+    let only: Vec<Vec<_>> = args.paths.iter().map(|p| paths::locate(&session, p)).collect::<Result<_>>()?;
+    let only = only.concat();
     let mut printer = Printer {
         session: &session,
         json: args.json,

@@ -101,7 +101,11 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
         e.kind = ErrorKind::Usage;
         e
     };
-    let told = |e| usage(Error::on_path("mount at", path.as_os_str().as_bytes(), e));
+    let told = |e: std::io::Error| {
+        let dead = e.raw_os_error() == Some(libc::ENOTCONN);
+        let e = usage(Error::on_path("mount at", path.as_os_str().as_bytes(), e));
+        if dead { e.hint(format!("a dead mount is there; run: sbx-fuse umount {}", shown(path))) } else { e }
+    };
     let real = path.canonicalize().map_err(told)?;
     let mut entries = std::fs::read_dir(&real).map_err(told)?;
     if entries.next().is_some() {
@@ -234,14 +238,12 @@ fn serve_until_unmounted(
 fn unmount_on_signals(served: &Served) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|e| Error::sys("wait for signals", e))?;
-    let server = served.server();
-    let weak = std::sync::Arc::downgrade(&server);
+    let unmounter = served.unmounter();
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             for _ in signals.forever() {
-                let Some(server) = weak.upgrade() else { return };
-                if let Err(e) = server.unmount() {
+                if let Err(e) = unmounter.unmount() {
                     drop(writeln!(std::io::stderr().lock(), "sbx-fuse: {e}"));
                 }
             }

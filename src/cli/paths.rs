@@ -6,35 +6,28 @@ use crate::session::Session;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Where `arg` lies in the session: a real path beneath a root, or one beneath the mount; relative ones are meant from
-/// the current directory, and where that lies outside, from the root (of several: with the root's name in front).
+/// Where `arg` may lie in the session, likeliest first: as a real path beneath a root, as one beneath the mount, or, if
+/// relative, as `changes` shows it. Relative paths are meant from the current directory first.
 ///
 /// # Errors
 /// `Usage` when it lies in no root.
-pub(super) fn locate(session: &Session, arg: &Path) -> Result<(u16, RelPath)> {
+pub(super) fn locate(session: &Session, arg: &Path) -> Result<Vec<(u16, RelPath)>> {
     let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
     let absolute = absolute(&cwd, arg);
     let by_real = session.roots().find_map(|r| beneath(&absolute, r.lower_dir()).map(|p| (r.index(), p)));
-    let found = by_real.or_else(|| {
-        let mount = session.meta.mountpoint.as_ref()?.as_path();
-        within(session, beneath(&absolute, mount)?)
-    });
-    let found = found.or_else(|| {
-        let relative = beneath(&self::absolute(Path::new("/"), arg), Path::new("/"))?;
-        if arg.is_relative() { within(session, relative) } else { None }
-    });
-    match found {
-        Some((i, path)) => Ok((u16::try_from(i).unwrap_or(u16::MAX), path)),
-        None => {
-            let roots: Vec<String> = session.meta.roots.iter().map(|r| r.path.to_string()).collect();
-            Err(Error::usage(format!(
-                "{} lies in no root of session {}",
-                quote(arg.as_os_str().as_bytes()),
-                session.name
-            ))
-            .hint(format!("its roots: {}", roots.join(" "))))
-        }
+    let by_mount = || within(session, beneath(&absolute, session.meta.mountpoint.as_ref()?.as_path())?);
+    let top = Path::new("/");
+    let as_shown = arg.is_relative().then(|| beneath(&self::absolute(top, arg), top)).flatten();
+    let as_shown = as_shown.and_then(|p| within(session, p));
+    let found = by_real.or_else(by_mount).into_iter().chain(as_shown);
+    let found: Vec<_> = found.map(|(i, path)| (u16::try_from(i).unwrap_or(u16::MAX), path)).collect();
+    if found.is_empty() {
+        let roots: Vec<String> = session.meta.roots.iter().map(|r| r.path.to_string()).collect();
+        let shown = quote(arg.as_os_str().as_bytes());
+        return Err(Error::usage(format!("{shown} lies in no root of session {}", session.name))
+            .hint(format!("its roots: {}", roots.join(" "))));
     }
+    Ok(found)
 }
 
 /// A path as a mount of the session shows it: in the one root, or beneath a root's name.
@@ -76,13 +69,15 @@ pub(super) fn select(session: &Session, args: &[PathBuf], set: &[Settled]) -> Re
     }
     let mut paths = Vec::new();
     for arg in args {
-        let place = locate(session, arg)?;
-        let one = Selection::Paths(vec![place.clone()]);
-        if !set.iter().any(|s| one.takes(s)) {
+        let has_changes = |place: &(u16, RelPath)| {
+            let one = Selection::Paths(vec![place.clone()]);
+            set.iter().any(|s| one.takes(s))
+        };
+        let Some(place) = locate(session, arg)?.into_iter().find(has_changes) else {
             let shown = quote(arg.as_os_str().as_bytes());
             return Err(Error::usage(format!("session {} has no change at {shown}", session.name))
                 .hint(format!("see: sbx-fuse changes -s {}", session.name)));
-        }
+        };
         paths.push(place);
     }
     Ok(Selection::Paths(paths))

@@ -14,7 +14,7 @@ use crate::union::{Config, LayerConfig, Leave, RootConfig, Union};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long an unmount waits for programs that are just ending.
@@ -26,8 +26,30 @@ pub(super) struct Served {
     union: Arc<Union>,
     journal: Arc<Journal>,
     control: ControlServer,
+    unmounter: Unmounter,
+}
+
+/// What can take a served mount down.
+#[derive(Clone)]
+pub(super) struct Unmounter {
+    server: Weak<Server>,
     mountpoint: PathBuf,
     way: Way,
+}
+
+impl Unmounter {
+    /// Takes the mount down, unless programs use it.
+    ///
+    /// # Errors
+    /// With errno `EBUSY` when it is in use.
+    pub(super) fn unmount(&self) -> Result<()> {
+        match (self.way, self.server.upgrade()) {
+            (Way::Direct { .. }, Some(server)) => server.unmount(),
+            (Way::Direct { .. }, None) => Ok(()),
+            // The server's own way with the helper is a lazy unmount, under which programs would lose their files.
+            (Way::Helper, _) => crate::session::unmount_by_helper(&self.mountpoint, false),
+        }
+    }
 }
 
 /// What is to be served, and how.
@@ -67,9 +89,14 @@ impl Served {
             threads: threads(),
         };
         let server = Arc::new(fuse::mount(union.clone(), what.mountpoint, &options)?);
+        let unmounter = Unmounter {
+            server: Arc::downgrade(&server),
+            mountpoint: what.mountpoint.to_owned(),
+            way: what.way,
+        };
         let live = Live {
             union: union.clone(),
-            server: server.clone(),
+            unmounter: unmounter.clone(),
             status: LiveStatus {
                 pid: std::process::id(),
                 mountpoint: PathBytes::from(what.mountpoint),
@@ -83,12 +110,11 @@ impl Served {
                 lock.tell(&Holder { pid: std::process::id(), role: Role::Server, socket })?;
                 Ok(control)
             });
-        let mountpoint = what.mountpoint.to_owned();
         match started {
-            Ok(control) => Ok(Served { server, union, journal, control, mountpoint, way: what.way }),
+            Ok(control) => Ok(Served { server, union, journal, control, unmounter }),
             Err(e) => {
                 // The error that is told is the first one.
-                if let Err(also) = server.unmount() {
+                if let Err(also) = unmounter.unmount() {
                     output::error(&also);
                 }
                 Err(e)
@@ -103,9 +129,9 @@ impl Served {
         }
     }
 
-    /// A handle with which a signal can end the mount.
-    pub(super) fn server(&self) -> Arc<Server> {
-        self.server.clone()
+    /// With which a signal can end the mount.
+    pub(super) fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
     }
 
     /// Blocks until the mount is gone, by whatever means.
@@ -138,7 +164,7 @@ impl Served {
     fn unmount(&self) -> Result<bool> {
         let start = Instant::now();
         loop {
-            match self.server.unmount() {
+            match self.unmounter.unmount() {
                 Ok(()) => return Ok(true),
                 Err(e) if e.errno == Some(Errno::EBUSY) && start.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(10));
@@ -149,10 +175,11 @@ impl Served {
     }
 
     fn detach(&self) -> Result<()> {
-        match self.way {
-            Way::Direct { .. } => mount::umount(self.mountpoint.as_os_str().as_bytes(), true)
-                .map_err(|e| Error::on_path("unmount", self.mountpoint.as_os_str().as_bytes(), e)),
-            Way::Helper => crate::session::unmount_stale(&self.mountpoint),
+        let at = self.unmounter.mountpoint.as_path();
+        match self.unmounter.way {
+            Way::Direct { .. } => mount::umount(at.as_os_str().as_bytes(), true)
+                .map_err(|e| Error::on_path("unmount", at.as_os_str().as_bytes(), e)),
+            Way::Helper => crate::session::unmount_by_helper(at, true),
         }
     }
 }
@@ -210,7 +237,7 @@ pub(super) fn runtime_dir() -> Option<PathBuf> {
 /// What the control socket asks of a served session.
 struct Live {
     union: Arc<Union>,
-    server: Arc<Server>,
+    unmounter: Unmounter,
     status: LiveStatus,
 }
 
@@ -237,6 +264,6 @@ impl Handler for Live {
     }
 
     fn umount(&self) -> Result<()> {
-        self.server.unmount()
+        self.unmounter.unmount()
     }
 }

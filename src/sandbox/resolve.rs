@@ -40,7 +40,8 @@ pub fn check_command(spec: &Spec, path: &OsStr) -> Result<(), NotRunnable> {
         let at = spec.cwd.join(dir).join(command);
         match check_file(spec, &at) {
             Ok(()) => return Ok(()),
-            Err(Errno::EACCES) => refused = Some(at),
+            // A directory that may not be searched is passed over, a file that may not be executed is remembered.
+            Err(Errno::EACCES) if resolve(spec, &at).is_ok() => refused = Some(at),
             Err(_) => {}
         }
     }

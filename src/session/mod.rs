@@ -16,7 +16,7 @@ mod store;
 pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Seen};
 pub use lock::{Holder, Lock, Role};
 pub use meta::{META_VERSION, Meta, PathBytes, RootMeta};
-pub use mounts::{Mounted, mounted, unmount_stale};
+pub use mounts::{Mounted, mounted, unmount_by_helper, unmount_stale};
 pub use recover::recover;
 pub use remove::remove_tree;
 pub use roots::{ChosenRoot, choose as choose_roots};

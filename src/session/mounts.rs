@@ -67,15 +67,30 @@ pub fn unmount_stale(at: &Path) -> Result<()> {
         Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => return Ok(()),
         Err(_) => {}
     }
-    let out = Command::new("fusermount3").arg("-u").arg("-z").arg("--").arg(at).stdin(Stdio::null()).output();
-    let why = match out {
-        Ok(out) if out.status.success() => return Ok(()),
-        Ok(out) => crate::base::quote(out.stderr.trim_ascii()),
-        Err(e) => Errno::from(e).to_string(),
-    };
+    unmount_by_helper(at, true)
+}
+
+/// Takes away the mount at `at` with the set-uid helper; one that is in use only when `lazy`.
+///
+/// # Errors
+/// `Failure` with errno `EBUSY` when the mount is in use, else with what the helper said.
+pub fn unmount_by_helper(at: &Path, lazy: bool) -> Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(at).stdin(Stdio::null()).env("LC_ALL", "C");
     let shown = crate::base::quote(at.as_os_str().as_bytes());
-    let mut e = Error::failure(format!("cannot take away the dead mount at {shown}"));
-    e.causes.push(format!("fusermount3: {why}"));
+    let mut e = Error::failure(format!("cannot unmount {shown}"));
+    match command.output() {
+        Ok(out) if out.status.success() => return Ok(()),
+        Ok(out) => {
+            let busy = out.stderr.windows(4).any(|w| w == b"busy");
+            if busy {
+                return Err(Error::on_path("unmount", at.as_os_str().as_bytes(), Errno::EBUSY)
+                    .hint("end the programs that use it, then try again"));
+            }
+            e.causes.push(crate::base::quote(out.stderr.trim_ascii()));
+        }
+        Err(why) => e.causes.push(format!("fusermount3: {}", Errno::from(why))),
+    }
     Err(e.hint(format!("run: fusermount3 -u -z {shown}")))
 }
 
