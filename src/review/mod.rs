@@ -1,1 +1,86 @@
+//! From changes to decisions: scan, compare, diff, conflict, plan, apply, discard.
+//!
+//! Paths: a change is named by where it is in the *merged view*. Its object lies at that same path in the upper, and
+//! at its *real path* in the real tree, which differs beneath a renamed directory. Everything is resolved beneath the
+//! directory descriptors of a [`RootDirs`]; no symlink is ever followed.
 
+pub mod apply;
+mod attrs;
+pub mod conflict;
+pub mod diff;
+pub mod discard;
+mod hunks;
+mod objects;
+mod pairs;
+mod paths;
+pub mod plan;
+pub mod scan;
+pub mod settle;
+mod undo;
+
+pub use apply::{Progress, Report, apply};
+pub use conflict::{Conflict, Why, check};
+pub use diff::{Options, render, stat};
+pub use discard::{Dropper, Offline, Seen, discard};
+pub use plan::{Plan, Selection, Step, plan};
+pub use scan::scan;
+pub use settle::{Disagreement, MetaDiff, Settled, agree, settle};
+
+use crate::base::{Error, Result};
+use crate::layer::Features;
+use crate::sys::file;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The directories of one root of a session.
+#[derive(Debug)]
+pub struct RootDirs {
+    /// Index of the root in its session.
+    pub root: u16,
+    /// The real tree (an `O_PATH` directory).
+    pub real: OwnedFd,
+    /// The session's upper (an `O_PATH` directory).
+    pub upper: OwnedFd,
+    /// Beside the upper, for temporary files (an `O_PATH` directory).
+    pub work: OwnedFd,
+    /// How whiteouts are written, and whether the upper holds xattrs.
+    pub features: Features,
+    /// Canonical absolute path of the real tree, for messages and headings.
+    pub path: Vec<u8>,
+}
+
+impl RootDirs {
+    /// Opens the three directories as root 0; a session with several roots sets `root` itself.
+    ///
+    /// # Errors
+    /// When a directory cannot be opened or `real` has no canonical path.
+    pub fn open(real: &Path, upper: &Path, work: &Path, features: Features) -> Result<RootDirs> {
+        let dir = |path: &Path| {
+            let bytes = path.as_os_str().as_bytes();
+            file::open_path(bytes, libc::O_PATH | libc::O_DIRECTORY)
+                .map_err(|e| Error::on_path("open the directory", bytes, e))
+        };
+        let canonical = std::fs::canonicalize(real)
+            .map_err(|e| Error::on_path("resolve", real.as_os_str().as_bytes(), e))?;
+        Ok(RootDirs {
+            root: 0,
+            real: dir(&canonical)?,
+            upper: dir(upper)?,
+            work: dir(work)?,
+            features,
+            path: canonical.as_os_str().as_bytes().to_vec(),
+        })
+    }
+}
+
+/// The root with index `root`.
+///
+/// # Errors
+/// When the list has none such.
+pub(crate) fn root_of(roots: &[RootDirs], root: u16) -> Result<&RootDirs> {
+    roots
+        .iter()
+        .find(|r| r.root == root)
+        .ok_or_else(|| Error::failure(format!("the session has no root number {root}")))
+}

@@ -1,0 +1,432 @@
+//! Taking changes out of a session: because they are unwanted, or because the real tree has them now.
+
+use super::objects::{self, Object};
+use super::paths::{Resolver, ancestors, under};
+use super::plan::Selection;
+use super::settle::Settled;
+use super::{RootDirs, root_of, scan};
+use crate::base::{Change, ChangeSet, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
+use crate::layer::{self, WH_OPAQUE, WhiteoutForm, X_BASE, X_OPAQUE, X_REDIRECT};
+use crate::sys::{file, xattr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Which state of a session's object a decision was made on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Inode number in the upper.
+    pub ino: u64,
+    /// Its last change.
+    pub ctime: Time,
+}
+
+/// Takes one change out of a session: off line by editing the upper, or through a live server.
+pub trait Dropper {
+    /// The change at exactly `path` leaves, of a rename both ends; changes beneath a directory stay. False when the
+    /// session's object is not the one `seen`: then nothing was done.
+    ///
+    /// # Errors
+    /// When the session's files cannot be edited.
+    fn drop(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool>;
+}
+
+/// Paths of changes that left the session, and of those that did not because they changed again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discarded {
+    /// Gone from the session.
+    pub dropped: Vec<(u16, RelPath)>,
+    /// Still in it.
+    pub kept: Vec<(u16, RelPath)>,
+}
+
+/// Discards what `selection` takes of `set`.
+///
+/// # Errors
+/// When something that is not selected lives in, or was moved out of, what would go; nothing is discarded then.
+pub fn discard(set: &[Settled], selection: &Selection, dropper: &mut dyn Dropper) -> Result<Discarded> {
+    let chosen: Vec<Settled> = set.iter().filter(|s| selection.takes(s)).cloned().collect();
+    let resolver = Resolver::new(set.iter().map(|s| &s.change));
+    let takes = |c: &Change| set_at(set, c.root, &c.path).is_some_and(|s| selection.takes(s));
+    for s in &chosen {
+        let c = &s.change;
+        let makes_dir = c.kind == Kind::Dir && matches!(c.what, What::Added | What::Renamed | What::Typed);
+        if makes_dir {
+            let inside: Vec<&Change> =
+                resolver.beneath(c.root, &c.path).filter(|i| i.path != c.path && !takes(i)).collect();
+            refuse(c, "has changes inside that would be lost", &inside)?;
+        }
+        if matches!(c.what, What::Deleted | What::Typed)
+            && let Some(real) = &s.real_path
+        {
+            let moved: Vec<&Change> = resolver
+                .claimed_within(c.root, real)
+                .filter_map(|to| resolver.at(c.root, to))
+                .filter(|m| m.from.as_ref() != Some(real) && !takes(m))
+                .collect();
+            refuse(c, "had something moved out of it", &moved)?;
+        }
+    }
+    let mut out = Discarded::default();
+    for s in drop_order(&chosen) {
+        let c = &s.change;
+        let place = (c.root, c.path.clone());
+        if dropper.drop(c.root, &c.path, seen_of(s))? {
+            out.dropped.push(place)
+        } else {
+            out.kept.push(place)
+        }
+    }
+    Ok(out)
+}
+
+fn set_at<'a>(set: &'a [Settled], root: u16, path: &RelPath) -> Option<&'a Settled> {
+    let at = set.binary_search_by(|s| (s.change.root, &s.change.path).cmp(&(root, path))).ok()?;
+    set.get(at)
+}
+
+fn refuse(c: &Change, why: &str, others: &[&Change]) -> Result<()> {
+    const SHOWN: usize = 5;
+    if others.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = others.iter().take(SHOWN).map(|o| o.path.to_string()).collect();
+    let more = match others.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    Err(Error::failure(format!("cannot discard {} alone: it {why}", c.path))
+        .hint(format!("select these too: {}{more}", names.join(" "))))
+}
+
+/// What the dropper is to look for: a directory's ctime moves with every entry, so directories are not checked.
+pub(crate) fn seen_of(s: &Settled) -> Option<Seen> {
+    s.upper.filter(|a| a.kind != Kind::Dir).map(|a| Seen { ino: a.ino, ctime: a.ctime })
+}
+
+/// The order in which changes leave: what lies in a directory, or was moved out of it, before the directory.
+pub(crate) fn drop_order(set: &[Settled]) -> Vec<&Settled> {
+    let resolver = Resolver::new(set.iter().map(|s| &s.change));
+    let index: BTreeMap<(u16, &RelPath), usize> =
+        set.iter().enumerate().map(|(i, s)| ((s.change.root, &s.change.path), i)).collect();
+    let mut moved_out: BTreeMap<(u16, RelPath), usize> = BTreeMap::new();
+    for (i, s) in set.iter().enumerate() {
+        if let Some(from) = &s.change.from {
+            moved_out.insert((s.change.root, resolver.merged(s.change.root, from)), i);
+        }
+    }
+    let mut done = vec![false; set.len()];
+    let mut order = Vec::with_capacity(set.len());
+    // Depth first, without recursion: an index is seen once to open it and once more to close it.
+    for start in 0..set.len() {
+        let mut stack = vec![(start, false)];
+        while let Some((i, close)) = stack.pop() {
+            if close {
+                order.push(&set[i]);
+                continue;
+            }
+            if std::mem::replace(&mut done[i], true) {
+                continue;
+            }
+            stack.push((i, true));
+            let c = &set[i].change;
+            if c.kind != Kind::Dir {
+                continue;
+            }
+            let inside = resolver.beneath(c.root, &c.path).filter(|b| b.path != c.path);
+            stack.extend(inside.filter_map(|b| index.get(&(b.root, &b.path))).map(|&j| (j, false)));
+            let out = moved_out
+                .range((c.root, c.path.clone())..)
+                .take_while(|((r, p), _)| *r == c.root && p.as_bytes().starts_with(c.path.as_bytes()))
+                .filter(|((_, p), _)| p.starts_with(&c.path) && *p != c.path);
+            stack.extend(out.map(|(_, &j)| (j, false)));
+        }
+    }
+    order
+}
+
+/// Edits the uppers of a session that no server has open.
+pub struct Offline<'a> {
+    roots: &'a [RootDirs],
+    /// The changes that are still there.
+    left: BTreeMap<(u16, RelPath), Change>,
+    /// Real paths of which a rename that is still there took the object.
+    taken: BTreeSet<(u16, RelPath)>,
+    /// For each rename, by its new path: where its old path shows in the merged view.
+    old_places: BTreeMap<(u16, RelPath), RelPath>,
+}
+
+impl<'a> Offline<'a> {
+    /// A dropper for the session with `roots`, whose changes are `set`.
+    pub fn new(roots: &'a [RootDirs], set: &ChangeSet) -> Self {
+        let resolver = Resolver::new(&set.changes);
+        let mut offline =
+            Offline { roots, left: BTreeMap::new(), taken: BTreeSet::new(), old_places: BTreeMap::new() };
+        for c in &set.changes {
+            let key = (c.root, c.path.clone());
+            if let Some(from) = c.from.as_ref().filter(|_| c.what == What::Renamed) {
+                offline.taken.insert((c.root, from.clone()));
+                offline.old_places.insert(key.clone(), resolver.merged(c.root, from));
+            }
+            offline.left.insert(key, c.clone());
+        }
+        offline
+    }
+}
+
+impl Dropper for Offline<'_> {
+    fn drop(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool> {
+        let dirs = root_of(self.roots, root)?;
+        let failed = |e| Error::on_path("take out of the session", path.as_bytes(), e);
+        let object = Object::find(dirs.upper.as_fd(), path).map_err(failed)?;
+        let changed = match (seen, &object) {
+            (Some(seen), Some(o)) => (o.attr.ino, o.attr.ctime) != (seen.ino, seen.ctime),
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if changed {
+            return Ok(false);
+        }
+        let change = self.left.remove(&(root, path.clone()));
+        if let Some(from) = change.as_ref().and_then(|c| c.from.clone()) {
+            self.taken.remove(&(root, from));
+        }
+        self.edit(dirs, path, change.as_ref()).map_err(failed)?;
+        Ok(true)
+    }
+}
+
+impl Offline<'_> {
+    fn edit(&self, dirs: &RootDirs, path: &RelPath, change: Option<&Change>) -> Sys<()> {
+        let upper = dirs.upper.as_fd();
+        let parent = path.parent().unwrap_or_default();
+        let lower = reveal(dirs, &parent)?;
+        let slot = lower.and_then(|l| path.file_name().map(|name| l.join(name)));
+        match Object::find(upper, path)? {
+            Some(object) if object.attr.kind == Kind::Dir => {
+                self.drop_dir(dirs, path, slot.as_ref(), &object, change)?;
+            }
+            Some(object) if !object.attr.is_whiteout() => {
+                let (dir, name) = objects::open_parent(upper, path)?;
+                file::unlinkat(dir.as_fd(), name)?;
+            }
+            _ => {}
+        }
+        self.settle_name(dirs, path, slot.as_ref())?;
+        if let Some(from) = change.filter(|c| c.what == What::Renamed).and_then(|c| c.from.as_ref()) {
+            let old = self.old_places.get(&(dirs.root, path.clone())).unwrap_or(from);
+            self.settle_name(dirs, old, Some(from))?;
+            self.tidy(dirs, old)?;
+        }
+        self.tidy(dirs, path)
+    }
+
+    /// Puts a whiteout at a free name if a rename that stays in the session took the real object from there, and
+    /// takes one away if not.
+    fn settle_name(&self, dirs: &RootDirs, path: &RelPath, slot: Option<&RelPath>) -> Sys<()> {
+        let upper = dirs.upper.as_fd();
+        let (dir, name) = match objects::open_parent(upper, path) {
+            Ok(found) => found,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let form = dirs.features.whiteout;
+        let taken = slot.is_some_and(|slot| self.taken.contains(&(dirs.root, slot.clone())));
+        match layer::find(dir.as_fd(), name, layer::LayerKind::Overlay, form == WhiteoutForm::Prefix)? {
+            layer::Found::Whiteout if !taken => remove_whiteout(dir.as_fd(), name, form),
+            layer::Found::Nothing if taken => match slot {
+                Some(slot) if objects::stat(dirs.real.as_fd(), slot)?.is_some() => {
+                    layer::make_whiteout(dir.as_fd(), name, form)
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// The directory's own change leaves; what lies in it stays, on what the real tree has at its name.
+    fn drop_dir(
+        &self,
+        dirs: &RootDirs,
+        path: &RelPath,
+        slot: Option<&RelPath>,
+        object: &Object,
+        change: Option<&Change>,
+    ) -> Sys<()> {
+        let upper = dirs.upper.as_fd();
+        let real = match slot {
+            Some(slot) => Object::find(dirs.real.as_fd(), slot)?.filter(|o| o.attr.kind == Kind::Dir),
+            None => None,
+        };
+        if scan::is_opaque(dirs, object)? {
+            match (&real, slot) {
+                (Some(_), Some(slot)) => expand(dirs, path, slot, object)?,
+                _ => clear_opaque(object)?,
+            }
+        }
+        if let (Some(Change { what: What::Renamed, from: Some(from), .. }), Some(slot)) = (change, slot) {
+            forget(object.fd.as_fd(), X_REDIRECT)?;
+            rebase(dirs, path, from, slot)?;
+        }
+        forget(object.fd.as_fd(), X_BASE)?;
+        if let Some(real) = &real {
+            let xattrs = objects::xattrs(real)?;
+            super::attrs::give_all(object, &real.attr, &xattrs)?;
+        }
+        let (dir, name) = objects::open_parent(upper, path)?;
+        match file::rmdirat(dir.as_fd(), name) {
+            Ok(()) | Err(Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Removes directories above `path` that are empty and say nothing.
+    fn tidy(&self, dirs: &RootDirs, path: &RelPath) -> Sys<()> {
+        for dir in ancestors(path).filter(|d| !d.is_root()) {
+            let Some(object) = Object::find(dirs.upper.as_fd(), &dir)? else { continue };
+            let fd = object.fd.as_fd();
+            let says_nothing = object.attr.kind == Kind::Dir
+                && !self.left.contains_key(&(dirs.root, dir.clone()))
+                && !scan::is_opaque(dirs, &object)?
+                && xattr::get(fd, X_REDIRECT)?.is_none();
+            if !says_nothing {
+                return Ok(());
+            }
+            let lower = lower_of(dirs, &dir)?;
+            let below = match &lower {
+                Some(lower) => Object::find(dirs.real.as_fd(), lower)?,
+                None => None,
+            };
+            let Some(below) = below.filter(|b| b.attr.kind == Kind::Dir) else { return Ok(()) };
+            if !super::settle::MetaDiff::of(&below, &object, dirs, false)?.is_empty() {
+                return Ok(());
+            }
+            let (parent, name) = objects::open_parent(dirs.upper.as_fd(), &dir)?;
+            match file::rmdirat(parent.as_fd(), name) {
+                Ok(()) => {}
+                Err(Errno::ENOTEMPTY | Errno::EEXIST) => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes a whiteout in whichever form it is there.
+fn remove_whiteout(dir: BorrowedFd<'_>, name: &[u8], form: WhiteoutForm) -> Sys<()> {
+    layer::remove_whiteout(dir, name, WhiteoutForm::Device)?;
+    match form {
+        WhiteoutForm::Prefix => layer::remove_whiteout(dir, name, form),
+        WhiteoutForm::Device => Ok(()),
+    }
+}
+
+fn forget(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+    match xattr::remove(fd, name) {
+        Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Where the content below the upper directory `path` lies in the real tree, by the redirects on the way and not
+/// minding opaque marks; `None` where a directory on the way has no real one below it.
+fn lower_of(dirs: &RootDirs, path: &RelPath) -> Sys<Option<RelPath>> {
+    follow_down(dirs, path, false)
+}
+
+/// As [`lower_of`], and turns every opaque mark on the way into whiteouts, so that what leaves the session shows.
+fn reveal(dirs: &RootDirs, path: &RelPath) -> Sys<Option<RelPath>> {
+    follow_down(dirs, path, true)
+}
+
+fn follow_down(dirs: &RootDirs, path: &RelPath, reveal: bool) -> Sys<Option<RelPath>> {
+    let (mut at, mut lower) = (RelPath::root(), RelPath::root());
+    for name in path.components() {
+        at = at.join(name);
+        let plain = lower.join(name);
+        let object = Object::find(dirs.upper.as_fd(), &at)?.filter(|o| o.attr.kind == Kind::Dir);
+        let redirect = match &object {
+            Some(o) => layer::read_redirect(o.fd.as_fd(), &lower)?,
+            None => None,
+        };
+        lower = redirect.unwrap_or(plain);
+        if !objects::stat(dirs.real.as_fd(), &lower)?.is_some_and(|a| a.kind == Kind::Dir) {
+            return Ok(None);
+        }
+        if let Some(object) = object.filter(|_| reveal)
+            && scan::is_opaque(dirs, &object)?
+        {
+            expand(dirs, &at, &lower, &object)?;
+        }
+    }
+    Ok(Some(lower))
+}
+
+/// Says with whiteouts what the opaque mark of the upper directory `path` says about the real directory `lower`. The
+/// mark goes last: stopped half-way, the directory means what it meant.
+fn expand(dirs: &RootDirs, path: &RelPath, lower: &RelPath, object: &Object) -> Sys<()> {
+    let form = dirs.features.whiteout;
+    for name in objects::names(dirs.real.as_fd(), lower)? {
+        match Object::find(object.fd.as_fd(), &RelPath::new(&name)?)? {
+            None => layer::make_whiteout(object.fd.as_fd(), &name, form).or_else(|e| match e {
+                Errno::EEXIST => Ok(()),
+                e => Err(e),
+            })?,
+            Some(child) if child.attr.kind == Kind::Dir => {
+                let below = objects::stat(dirs.real.as_fd(), &lower.join(&name))?;
+                let merges = below.is_some_and(|b| b.kind == Kind::Dir);
+                if merges && xattr::get(child.fd.as_fd(), X_REDIRECT)?.is_none() {
+                    mark_opaque(dirs, &child)?;
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    let object = Object::find(dirs.upper.as_fd(), path)?.ok_or(Errno::ENOENT)?;
+    clear_opaque(&object)
+}
+
+fn mark_opaque(dirs: &RootDirs, dir: &Object) -> Sys<()> {
+    if dirs.features.xattr {
+        return layer::set_opaque(dir.fd.as_fd());
+    }
+    file::openat(dir.fd.as_fd(), WH_OPAQUE, libc::O_CREAT | libc::O_WRONLY, 0o600).map(drop)
+}
+
+fn clear_opaque(dir: &Object) -> Sys<()> {
+    forget(dir.fd.as_fd(), X_OPAQUE)?;
+    match file::unlinkat(dir.fd.as_fd(), WH_OPAQUE) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// The real directory `from` is at `to` now: origins and redirects of what is left beneath `path` of the upper follow.
+fn rebase(dirs: &RootDirs, path: &RelPath, from: &RelPath, to: &RelPath) -> Sys<()> {
+    if objects::stat(dirs.real.as_fd(), to)?.is_none() {
+        return Ok(());
+    }
+    let mut found = Vec::new();
+    objects::walk(dirs.upper.as_fd(), path, &mut |child, attr| {
+        if matches!(attr.kind, Kind::File | Kind::Dir) {
+            found.push(child.clone());
+        }
+        Ok(())
+    })?;
+    for child in found {
+        let Some(object) = Object::find(dirs.upper.as_fd(), &child)? else { continue };
+        let fd = object.fd.as_fd();
+        if let Some(mut origin) = layer::read_origin(fd)?
+            && let Some(rest) = origin.path.strip_prefix(from)
+        {
+            origin.path = under(to, &rest);
+            layer::write_origin(fd, &origin)?;
+        }
+        let redirect = xattr::get(fd, X_REDIRECT)?.filter(|v| v.starts_with(b"/"));
+        if let Some(target) = redirect.and_then(|v| RelPath::new(&v[1..]).ok())
+            && let Some(rest) = target.strip_prefix(from)
+        {
+            layer::write_redirect(fd, &under(to, &rest))?;
+        }
+    }
+    Ok(())
+}

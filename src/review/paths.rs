@@ -1,0 +1,117 @@
+//! Where the object of a change lies in the real tree, worked out from the set of changes alone.
+
+use crate::base::{Change, Kind, RelPath, What};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// `base` with `rest` beneath it; `base` itself when `rest` is empty.
+pub(crate) fn under(base: &RelPath, rest: &RelPath) -> RelPath {
+    if rest.is_root() { base.clone() } else { base.join(rest.as_bytes()) }
+}
+
+/// The ancestors of `path` from its parent up to, and with, the root.
+pub(crate) fn ancestors(path: &RelPath) -> impl Iterator<Item = RelPath> {
+    std::iter::successors(path.parent(), RelPath::parent)
+}
+
+/// Answers questions about a set of changes by path.
+pub(crate) struct Resolver<'a> {
+    by_path: BTreeMap<(u16, &'a RelPath), &'a Change>,
+    claimed: BTreeMap<(u16, &'a RelPath), &'a RelPath>,
+}
+
+impl<'a> Resolver<'a> {
+    pub fn new(changes: impl IntoIterator<Item = &'a Change>) -> Self {
+        let mut by_path = BTreeMap::new();
+        let mut claimed = BTreeMap::new();
+        for c in changes {
+            by_path.insert((c.root, &c.path), c);
+            if let (What::Renamed, Some(from)) = (c.what, &c.from) {
+                claimed.insert((c.root, from), &c.path);
+            }
+        }
+        Resolver { by_path, claimed }
+    }
+
+    /// The change at exactly `path`.
+    pub fn at(&self, root: u16, path: &RelPath) -> Option<&'a Change> {
+        self.by_path.get(&(root, path)).copied()
+    }
+
+    /// Whether the object at the real path `real` was renamed away.
+    pub fn is_claimed(&self, root: u16, real: &RelPath) -> bool {
+        self.claimed.contains_key(&(root, real))
+    }
+
+    /// Renames whose real path is `dir` or lies beneath it: their new paths.
+    pub fn claimed_within<'s>(
+        &'s self,
+        root: u16,
+        dir: &'s RelPath,
+    ) -> impl Iterator<Item = &'s RelPath> + 's {
+        let claimed: &'s BTreeMap<(u16, &'s RelPath), &'s RelPath> = &self.claimed;
+        claimed
+            .range((root, dir)..)
+            .take_while(move |((r, from), _)| *r == root && (from.starts_with(dir) || sibling(from, dir)))
+            .filter(move |((_, from), _)| from.starts_with(dir))
+            .map(|(_, to)| *to)
+    }
+
+    /// Where the name `path` of the merged view lies in the real tree as far as its directories say; `None` beneath
+    /// a directory that the real tree does not have.
+    pub fn slot(&self, root: u16, path: &RelPath) -> Option<RelPath> {
+        for dir in ancestors(path) {
+            let Some(change) = self.at(root, &dir) else { continue };
+            return match (change.what, &change.from) {
+                (What::Renamed, Some(from)) => path.strip_prefix(&dir).map(|rest| under(from, &rest)),
+                (What::Added | What::Typed, _) => None,
+                _ => continue,
+            };
+        }
+        Some(path.clone())
+    }
+
+    /// Where the real object of what is now at `path` lies; `None` for what is new in the session.
+    pub fn real_of(&self, root: u16, path: &RelPath) -> Option<RelPath> {
+        match self.at(root, path) {
+            Some(Change { what: What::Renamed, from: Some(from), .. }) => Some(from.clone()),
+            Some(Change { what: What::Added, .. }) => None,
+            _ => self.slot(root, path),
+        }
+    }
+
+    /// Where the real path `real` shows in the merged view as far as its directories say, or would were it not gone.
+    pub fn merged(&self, root: u16, real: &RelPath) -> RelPath {
+        for dir in ancestors(real) {
+            if let Some(to) = self.claimed.get(&(root, &dir))
+                && let Some(rest) = real.strip_prefix(&dir)
+            {
+                return under(to, &rest);
+            }
+        }
+        real.clone()
+    }
+
+    /// Changes at `dir` or beneath it, in order of path.
+    pub fn beneath<'s>(&'s self, root: u16, dir: &'s RelPath) -> impl Iterator<Item = &'s Change> + 's {
+        let by_path: &'s BTreeMap<(u16, &'s RelPath), &'s Change> = &self.by_path;
+        by_path
+            .range((root, dir)..)
+            .take_while(move |((r, path), _)| *r == root && (path.starts_with(dir) || sibling(path, dir)))
+            .filter(move |((_, path), _)| path.starts_with(dir))
+            .map(|(_, change)| *change)
+    }
+}
+
+/// Bytewise order puts `a-b` between `a` and `a/c`, so a range over what is beneath `a` must step over it.
+fn sibling(path: &RelPath, dir: &RelPath) -> bool {
+    path.as_bytes().starts_with(dir.as_bytes())
+        && path.as_bytes().get(dir.as_bytes().len()).is_some_and(|&b| b < b'/')
+}
+
+/// Directories of the set that did not exist or were elsewhere before: what lies beneath them depends on them.
+pub(crate) fn is_new_dir(change: &Change) -> bool {
+    change.kind == Kind::Dir && matches!(change.what, What::Added | What::Typed | What::Renamed)
+}
+
+/// The set of real paths that are gone from their place, by deletion, replacement or rename.
+pub(crate) type Hidden = BTreeSet<(u16, RelPath)>;

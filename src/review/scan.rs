@@ -1,0 +1,260 @@
+//! The independent truth: what an upper changes in its real tree, by the rules of overlayfs and nothing else.
+//!
+//! The walk gives candidates, like the fold of a journal; [`settle`](super::settle()) compares them with the real
+//! bytes. What an xattr cannot tell is told differently than by a journal: a renamed symlink or fifo (which cannot
+//! hold an origin) is one deleted and one added.
+
+use super::paths::{Hidden, ancestors};
+use super::settle::MetaDiff;
+use super::{RootDirs, objects};
+use crate::base::{Attr, Change, ChangeSet, Error, Kind, ProcRef, RelPath, Result, Sys, What};
+use crate::layer::{self, Origin, WH_OPAQUE, WH_PREFIX, WhiteoutForm};
+use crate::sys::file;
+use objects::Object;
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+
+/// Walks the upper of every root against its real tree.
+///
+/// # Errors
+/// When a directory of an upper or the real tree cannot be read.
+pub fn scan(roots: &[RootDirs]) -> Result<ChangeSet> {
+    let mut changes = Vec::new();
+    for dirs in roots {
+        let mut walk = Walk { dirs, changes: Vec::new(), claims: Vec::new(), hidden: Hidden::new() };
+        let mut todo = vec![(RelPath::root(), Some(RelPath::root()))];
+        while let Some((path, lower)) = todo.pop() {
+            walk.directory(&path, lower.as_ref(), &mut todo)
+                .map_err(|e| Error::on_path("scan the session's directory", path.as_bytes(), e))?;
+        }
+        changes.extend(walk.finish());
+    }
+    changes.sort_by(|a, b| (a.root, &a.path).cmp(&(b.root, &b.path)));
+    Ok(ChangeSet { changes })
+}
+
+/// An upper file whose origin may be another real path.
+struct Claim {
+    path: RelPath,
+    origin: Origin,
+    /// What is at its own place in the real tree.
+    below: Option<Attr>,
+    /// Whether its origin is its own place.
+    in_place: bool,
+    /// Whether its origin is still a regular file of the real tree.
+    origin_exists: bool,
+}
+
+struct Walk<'a> {
+    dirs: &'a RootDirs,
+    changes: Vec<Change>,
+    claims: Vec<Claim>,
+    hidden: Hidden,
+}
+
+type Todo = Vec<(RelPath, Option<RelPath>)>;
+
+impl Walk<'_> {
+    fn push(&mut self, path: RelPath, what: What, kind: Kind) -> &mut Change {
+        let at = self.changes.len();
+        self.changes.push(Change {
+            root: self.dirs.root,
+            path,
+            what,
+            from: None,
+            kind,
+            base: None,
+            content: !matches!(what, What::Meta | What::Deleted),
+            meta: what != What::Deleted,
+            opaque: false,
+            last: ProcRef::default(),
+        });
+        &mut self.changes[at]
+    }
+
+    fn real(&self, path: &RelPath) -> Sys<Option<Attr>> {
+        objects::stat(self.dirs.real.as_fd(), path)
+    }
+
+    fn hide(&mut self, real: Option<&RelPath>) {
+        self.hidden.extend(real.map(|p| (self.dirs.root, p.clone())));
+    }
+
+    /// Looks at all entries of the upper directory `path`, whose content below lies at `lower` of the real tree.
+    fn directory(&mut self, path: &RelPath, lower: Option<&RelPath>, todo: &mut Todo) -> Sys<()> {
+        let prefixed = self.dirs.features.whiteout == WhiteoutForm::Prefix;
+        for name in objects::names(self.dirs.upper.as_fd(), path)? {
+            if prefixed && *name == *WH_OPAQUE {
+                continue;
+            }
+            if let Some(hidden) = name.strip_prefix(WH_PREFIX).filter(|n| prefixed && !n.is_empty()) {
+                self.whiteout(path.join(hidden), lower.map(|l| l.join(hidden)))?;
+                continue;
+            }
+            let here = path.join(&name);
+            let below = lower.map(|l| l.join(&name));
+            let Some(object) = Object::find(self.dirs.upper.as_fd(), &here)? else { continue };
+            if object.attr.is_whiteout() {
+                self.whiteout(here, below)?;
+            } else if object.attr.kind == Kind::Dir {
+                self.subdirectory(here, lower, below, &object, todo)?;
+            } else {
+                self.object(here, below, &object)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn whiteout(&mut self, path: RelPath, below: Option<RelPath>) -> Sys<()> {
+        let Some(below) = below else { return Ok(()) };
+        if let Some(attr) = self.real(&below)? {
+            let change = self.push(path, What::Deleted, attr.kind);
+            // Kept here until `finish` knows whether a rename took the object; a deletion has no `from`.
+            change.from = Some(below.clone());
+            self.hide(Some(&below));
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, path: RelPath, below: Option<RelPath>, object: &Object) -> Sys<()> {
+        let under = match &below {
+            Some(b) => self.real(b)?,
+            None => None,
+        };
+        let origin = match object.attr.kind {
+            Kind::File => layer::read_origin(object.fd.as_fd())?,
+            _ => None,
+        };
+        let in_place = origin.as_ref().is_some_and(|o| below.as_ref() == Some(&o.path));
+        if under.is_some() && !in_place {
+            self.hide(below.as_ref());
+        }
+        match origin {
+            Some(origin) => {
+                let was = if in_place { under } else { self.real(&origin.path)? };
+                let origin_exists = was.is_some_and(|a| a.kind == Kind::File);
+                self.claims.push(Claim { path, origin, below: under, in_place, origin_exists });
+            }
+            None => {
+                self.push(path, replacement(under, object.attr.kind), object.attr.kind);
+            }
+        }
+        Ok(())
+    }
+
+    fn subdirectory(
+        &mut self,
+        path: RelPath,
+        parent: Option<&RelPath>,
+        below: Option<RelPath>,
+        object: &Object,
+        todo: &mut Todo,
+    ) -> Sys<()> {
+        let fd = object.fd.as_fd();
+        let base = layer::read_origin(fd)?.map(|o| o.base);
+        let opaque = is_opaque(self.dirs, object)?;
+        let redirect =
+            if opaque { None } else { layer::read_redirect(fd, parent.unwrap_or(&RelPath::root()))? };
+        if let Some(from) = redirect.filter(|from| Some(from) != below.as_ref()) {
+            if let Some(real) =
+                Object::find(self.dirs.real.as_fd(), &from)?.filter(|o| o.attr.kind == Kind::Dir)
+            {
+                self.hide(below.as_ref());
+                let meta = MetaDiff::of(&real, object, self.dirs, false)?;
+                let change = self.push(path.clone(), What::Renamed, Kind::Dir);
+                (change.base, change.content, change.meta) = (base, false, !meta.is_empty());
+                change.from = Some(from.clone());
+                todo.push((path, Some(from)));
+                return Ok(());
+            }
+        }
+        let real = match &below {
+            Some(b) => Object::find(self.dirs.real.as_fd(), b)?,
+            None => None,
+        };
+        match real {
+            Some(real) if real.attr.kind == Kind::Dir => {
+                let meta = !MetaDiff::of(&real, object, self.dirs, false)?.is_empty();
+                if opaque {
+                    self.hide(below.as_ref());
+                    let change = self.push(path.clone(), What::Modified, Kind::Dir);
+                    (change.base, change.content, change.meta, change.opaque) = (base, true, meta, true);
+                } else if meta {
+                    self.push(path.clone(), What::Meta, Kind::Dir).base = base;
+                }
+                todo.push((path, below.filter(|_| !opaque)));
+            }
+            Some(_) => {
+                self.hide(below.as_ref());
+                self.push(path.clone(), What::Typed, Kind::Dir);
+                todo.push((path, None));
+            }
+            None => {
+                self.push(path.clone(), What::Added, Kind::Dir).content = false;
+                todo.push((path, None));
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides which origins mean a rename: the real object is gone from its own place, and only one name can be the
+    /// one it was renamed to. All other names of it are new links.
+    fn finish(mut self) -> Vec<Change> {
+        let root = self.dirs.root;
+        self.claims.sort_by(|a, b| a.path.cmp(&b.path));
+        let mut taken: BTreeSet<RelPath> =
+            self.claims.iter().filter(|c| c.in_place).map(|c| c.origin.path.clone()).collect();
+        let mut renamed: BTreeSet<RelPath> = BTreeSet::new();
+        for claim in std::mem::take(&mut self.claims) {
+            let from = claim.origin.path;
+            let gone = std::iter::once(from.clone())
+                .chain(ancestors(&from))
+                .any(|p| self.hidden.contains(&(root, p)));
+            let is_rename = !claim.in_place && claim.origin_exists && gone && taken.insert(from.clone());
+            let what = if is_rename { What::Renamed } else { replacement(claim.below, Kind::File) };
+            let change = self.push(claim.path, what, Kind::File);
+            if is_rename || claim.in_place {
+                change.base = Some(claim.origin.base);
+            }
+            if is_rename {
+                change.from = Some(from.clone());
+                renamed.insert(from);
+            }
+        }
+        let dirs = self.changes.iter().filter(|c| c.what == What::Renamed).filter_map(|c| c.from.clone());
+        renamed.extend(dirs);
+        self.changes.retain_mut(|c| {
+            if c.what != What::Deleted {
+                return true;
+            }
+            c.from.take().is_none_or(|below| !renamed.contains(&below))
+        });
+        self.changes
+    }
+}
+
+fn replacement(below: Option<Attr>, kind: Kind) -> What {
+    match below {
+        None => What::Added,
+        Some(attr) if attr.kind == kind => What::Modified,
+        Some(_) => What::Typed,
+    }
+}
+
+/// Whether an upper directory hides what lies below it, in either form of the mark.
+///
+/// # Errors
+/// As `getxattr(2)` and `statx(2)`.
+pub(crate) fn is_opaque(dirs: &RootDirs, object: &Object) -> Sys<bool> {
+    if layer::is_opaque(object.fd.as_fd())? {
+        return Ok(true);
+    }
+    if dirs.features.whiteout != WhiteoutForm::Prefix {
+        return Ok(false);
+    }
+    match file::stat_at(object.fd.as_fd(), WH_OPAQUE) {
+        Ok(_) => Ok(true),
+        Err(crate::base::Errno::ENOENT) => Ok(false),
+        Err(e) => Err(e),
+    }
+}

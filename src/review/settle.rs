@@ -1,0 +1,439 @@
+//! Candidates compared with the real objects: what differs in truth, and in which respect.
+
+use super::objects::{self, Object};
+use super::paths::{Resolver, ancestors, under};
+use super::{RootDirs, root_of, scan};
+use crate::base::{Attr, Change, ChangeSet, Error, Kind, RelPath, Result, Sys, Time, What};
+use crate::layer;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+
+/// Attributes that differ: what they are in the real tree, and in the session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetaDiff {
+    /// Permission bits.
+    pub mode: Option<(u32, u32)>,
+    /// User and group, only where we could set them.
+    pub owner: Option<((u32, u32), (u32, u32))>,
+    /// Time of last change of content.
+    pub mtime: Option<(Time, Time)>,
+    /// Names of xattrs (and ACLs, capabilities) that one side lacks or that differ.
+    pub xattrs: Vec<Vec<u8>>,
+}
+
+impl MetaDiff {
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        *self == MetaDiff::default()
+    }
+
+    /// Compares two objects of the same kind; a directory's mtime only when `dir_mtime`.
+    pub(crate) fn of(real: &Object, upper: &Object, dirs: &RootDirs, dir_mtime: bool) -> Sys<MetaDiff> {
+        let (old, new) = (&real.attr, &upper.attr);
+        let mut diff = MetaDiff::default();
+        if old.perm != new.perm && old.kind != Kind::Symlink {
+            diff.mode = Some((old.perm, new.perm));
+        }
+        let owner = ((old.uid, old.gid), (new.uid, new.gid));
+        if owner.0 != owner.1 && could_own(owner.0, owner.1) {
+            diff.owner = Some(owner);
+        }
+        let timed = matches!(old.kind, Kind::File | Kind::Symlink) || (old.kind == Kind::Dir && dir_mtime);
+        if timed && old.mtime != new.mtime {
+            diff.mtime = Some((old.mtime, new.mtime));
+        }
+        if dirs.features.xattr {
+            let (old, new) = (objects::xattrs(real)?, objects::xattrs(upper)?);
+            let old: BTreeSet<_> = old.into_iter().collect();
+            let new: BTreeSet<_> = new.into_iter().collect();
+            let names: BTreeSet<_> = old.symmetric_difference(&new).map(|(name, _)| name.clone()).collect();
+            diff.xattrs = names.into_iter().collect();
+        }
+        Ok(diff)
+    }
+}
+
+/// Whether this process may turn owner `old` into `new` (chown(2)): an owner of the upper that differs only because
+/// nobody could have set it is no change.
+fn could_own(old: (u32, u32), new: (u32, u32)) -> bool {
+    let (euid, egid) = crate::sys::process::effective_ids();
+    if euid == 0 {
+        return true;
+    }
+    let member = |gid: u32| {
+        gid == egid || nix::unistd::getgroups().is_ok_and(|groups| groups.iter().any(|g| g.as_raw() == gid))
+    };
+    old.0 == euid && new.0 == euid && member(new.1)
+}
+
+/// A change that is one.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// The change with its final `what`, `content` and `meta`. `opaque` only tells what the upper holds: the
+    /// deletions that it means are changes of their own here.
+    pub change: Change,
+    /// Whether content (bytes, symlink target, type) differs.
+    pub content: bool,
+    /// Attributes that differ; empty for `Added`, `Deleted` and `Typed`.
+    pub meta: MetaDiff,
+    /// Size of the real object in bytes; 0 when there is none.
+    pub size_old: u64,
+    /// Size of the session's object in bytes; 0 when there is none.
+    pub size_new: u64,
+    /// Device and inode of the upper file when several names of the set share it.
+    pub link_group: Option<(u64, u64)>,
+    /// Where the real object lies (for `Renamed` the old path); `None` when there is none.
+    pub real_path: Option<RelPath>,
+    /// The real object as it was when compared.
+    pub real: Option<Attr>,
+    /// The session's object as it was when compared.
+    pub upper: Option<Attr>,
+    /// Whether the session changed the real file itself, rather than put another in its place: its other hard links
+    /// are to change with it.
+    pub same_file: bool,
+}
+
+/// Compares every candidate of `set` with the real object. What does not differ is dropped; what an opaque directory
+/// hides becomes changes of its own. The result is ordered by root, then path.
+///
+/// # Errors
+/// When an object cannot be read.
+pub fn settle(roots: &[RootDirs], set: &ChangeSet) -> Result<Vec<Settled>> {
+    let mut candidates = as_new_where_claimed(&set.changes);
+    for dirs in roots {
+        expand_opaque(dirs, &mut candidates)?;
+    }
+    let resolver = Resolver::new(&candidates);
+    let mut settled = Vec::new();
+    for change in &candidates {
+        let dirs = root_of(roots, change.root)?;
+        let one = compare(dirs, &resolver, change)
+            .map_err(|e| Error::on_path("compare", change.path.as_bytes(), e))?;
+        settled.extend(one);
+    }
+    settled.sort_by(|a, b| (a.change.root, &a.change.path).cmp(&(b.change.root, &b.change.path)));
+    group_links(&mut settled);
+    Ok(settled)
+}
+
+/// Something at a place whose real object was renamed away is new there, whatever the candidate calls it.
+fn as_new_where_claimed(changes: &[Change]) -> Vec<Change> {
+    let resolver = Resolver::new(changes);
+    let is_new = |c: &Change| {
+        matches!(c.what, What::Modified | What::Typed | What::Meta)
+            && resolver.slot(c.root, &c.path).is_some_and(|real| resolver.is_claimed(c.root, &real))
+    };
+    let renew = |c: &Change| Change { what: What::Added, base: None, opaque: false, ..c.clone() };
+    changes.iter().map(|c| if is_new(c) { renew(c) } else { c.clone() }).collect()
+}
+
+/// Replaces the candidates beneath each opaque directory by those that a comparison of both directories gives.
+fn expand_opaque(dirs: &RootDirs, candidates: &mut Vec<Change>) -> Result<()> {
+    let is_opaque = |c: &Change| -> Sys<bool> {
+        let candidate = c.root == dirs.root && c.opaque && c.kind == Kind::Dir && c.what != What::Added;
+        if !candidate {
+            return Ok(false);
+        }
+        Ok(match Object::find(dirs.upper.as_fd(), &c.path)? {
+            Some(object) if object.attr.kind == Kind::Dir => scan::is_opaque(dirs, &object)?,
+            _ => false,
+        })
+    };
+    let mut found = Vec::new();
+    for c in candidates.iter() {
+        if is_opaque(c).map_err(|e| Error::on_path("look at", c.path.as_bytes(), e))? {
+            found.push(c.clone());
+        }
+    }
+    for top in found {
+        let resolver = Resolver::new(candidates.iter());
+        let Some(real) = resolver.slot(dirs.root, &top.path) else { continue };
+        let mut expansion = Expansion { dirs, resolver: &resolver, top: &top, out: Vec::new() };
+        expansion
+            .directory(&top.path, &real)
+            .map_err(|e| Error::on_path("compare the directory", top.path.as_bytes(), e))?;
+        let made = expansion.out;
+        let known: BTreeSet<RelPath> = made.iter().map(|c| c.path.clone()).collect();
+        candidates.retain(|c| c.root != dirs.root || !known.contains(&c.path));
+        candidates.extend(made);
+    }
+    Ok(())
+}
+
+struct Expansion<'a> {
+    dirs: &'a RootDirs,
+    resolver: &'a Resolver<'a>,
+    top: &'a Change,
+    out: Vec<Change>,
+}
+
+impl Expansion<'_> {
+    fn directory(&mut self, path: &RelPath, real: &RelPath) -> Sys<()> {
+        let root = self.dirs.root;
+        let mut names: BTreeSet<Box<[u8]>> =
+            objects::names(self.dirs.upper.as_fd(), path)?.into_iter().collect();
+        names.extend(objects::names(self.dirs.real.as_fd(), real)?);
+        for name in names {
+            if name.starts_with(layer::WH_PREFIX)
+                && self.dirs.features.whiteout == layer::WhiteoutForm::Prefix
+            {
+                continue;
+            }
+            let (here, below) = (path.join(&name), real.join(&name));
+            if self.resolver.at(root, &here).is_some_and(|c| c.what == What::Renamed) {
+                continue;
+            }
+            let upper = objects::stat(self.dirs.upper.as_fd(), &here)?.filter(|a| !a.is_whiteout());
+            let lower = match self.resolver.is_claimed(root, &below) {
+                true => None,
+                false => objects::stat(self.dirs.real.as_fd(), &below)?,
+            };
+            match (upper, lower) {
+                (None, None) => {}
+                (None, Some(lower)) => self.push(here, What::Deleted, lower.kind),
+                (Some(upper), None) => self.added(here, upper.kind)?,
+                (Some(upper), Some(lower)) if upper.kind != lower.kind => {
+                    self.push(here.clone(), What::Typed, upper.kind);
+                    if upper.kind == Kind::Dir {
+                        self.added_children(&here)?;
+                    }
+                }
+                (Some(upper), Some(_)) => {
+                    self.push(here.clone(), What::Modified, upper.kind);
+                    if upper.kind == Kind::Dir {
+                        self.directory(&here, &below)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn added(&mut self, path: RelPath, kind: Kind) -> Sys<()> {
+        if self.resolver.at(self.dirs.root, &path).is_some_and(|c| c.what == What::Renamed) {
+            return Ok(());
+        }
+        self.push(path.clone(), What::Added, kind);
+        if kind == Kind::Dir { self.added_children(&path) } else { Ok(()) }
+    }
+
+    fn added_children(&mut self, dir: &RelPath) -> Sys<()> {
+        for name in objects::names(self.dirs.upper.as_fd(), dir)? {
+            let path = dir.join(&name);
+            if let Some(attr) = objects::stat(self.dirs.upper.as_fd(), &path)?.filter(|a| !a.is_whiteout()) {
+                self.added(path, attr.kind)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, path: RelPath, what: What, kind: Kind) {
+        let known = self.resolver.at(self.dirs.root, &path);
+        self.out.push(Change {
+            root: self.dirs.root,
+            what,
+            from: None,
+            kind,
+            base: known.and_then(|c| c.base.clone()),
+            content: kind != Kind::Dir,
+            meta: kind != Kind::Dir,
+            opaque: false,
+            last: known.map_or(self.top.last, |c| c.last),
+            path,
+        });
+    }
+}
+
+fn compare(dirs: &RootDirs, resolver: &Resolver<'_>, c: &Change) -> Sys<Option<Settled>> {
+    let slot = match c.what {
+        What::Renamed => c.from.clone(),
+        _ => resolver.slot(c.root, &c.path),
+    };
+    let claimed = c.what != What::Renamed && slot.as_ref().is_some_and(|s| resolver.is_claimed(c.root, s));
+    let real = match &slot {
+        Some(path) if !claimed => Object::find(dirs.real.as_fd(), path)?,
+        _ => None,
+    };
+    let upper = match c.what {
+        What::Deleted => None,
+        _ => Object::find(dirs.upper.as_fd(), &c.path)?.filter(|o| !o.attr.is_whiteout()),
+    };
+    let mut out = Settled {
+        change: c.clone(),
+        content: true,
+        meta: MetaDiff::default(),
+        size_old: real.as_ref().map_or(0, |o| o.attr.size),
+        size_new: upper.as_ref().map_or(0, |o| o.attr.size),
+        link_group: None,
+        real_path: slot.filter(|_| real.is_some()),
+        real: real.as_ref().map(|o| o.attr),
+        upper: upper.as_ref().map(|o| o.attr),
+        same_file: false,
+    };
+    let Some(upper) = upper else {
+        // Nothing in the upper: a deletion, or a candidate whose object is not there any more.
+        let deleted = c.what == What::Deleted && real.is_some();
+        return Ok(deleted.then_some(out));
+    };
+    out.change.kind = upper.attr.kind;
+    let Some(real) = real else {
+        if c.what != What::Renamed {
+            out.change.what = What::Added;
+        }
+        out.content = upper.attr.kind != Kind::Dir;
+        return Ok(Some(finish(out)));
+    };
+    if real.attr.kind != upper.attr.kind {
+        if !matches!(c.what, What::Added | What::Renamed) {
+            out.change.what = What::Typed;
+        }
+        return Ok(Some(finish(out)));
+    }
+    let dir_mtime = c.meta && matches!(c.what, What::Meta | What::Modified | What::Renamed) && c.last.seq > 0;
+    out.meta = MetaDiff::of(&real, &upper, dirs, dir_mtime)?;
+    out.content = !objects::same_content(&real, &upper)?;
+    if upper.attr.kind == Kind::File {
+        let origin = layer::read_origin(upper.fd.as_fd())?;
+        out.same_file = origin.is_some_and(|o| Some(&o.path) == out.real_path.as_ref());
+    }
+    let differs = out.content || !out.meta.is_empty();
+    match c.what {
+        What::Renamed => {}
+        _ if !differs => return Ok(None),
+        What::Added if upper.attr.kind != Kind::Dir => {}
+        _ if out.content => out.change.what = What::Modified,
+        _ => out.change.what = What::Meta,
+    }
+    Ok(Some(finish(out)))
+}
+
+fn finish(mut settled: Settled) -> Settled {
+    settled.change.content = settled.content;
+    settled.change.meta = !settled.meta.is_empty();
+    settled
+}
+
+fn group_links(settled: &mut [Settled]) {
+    let key = |s: &Settled| {
+        let attr = s.upper.filter(|a| a.kind == Kind::File && a.nlink > 1)?;
+        // A rename alone moves the real file with all its links.
+        let moved_only = s.change.what == What::Renamed && !s.content;
+        (!moved_only).then_some((attr.dev, attr.ino))
+    };
+    let mut count: BTreeMap<(u64, u64), usize> = BTreeMap::new();
+    for id in settled.iter().filter_map(key) {
+        *count.entry(id).or_default() += 1;
+    }
+    for s in settled {
+        s.link_group = key(s).filter(|id| count.get(id).is_some_and(|&n| n > 1));
+    }
+}
+
+/// One path on which two views of the same session do not agree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disagreement {
+    /// Which root.
+    pub root: u16,
+    /// Where.
+    pub path: RelPath,
+    /// What the fold of the journal says: the kind of change and, of a rename, the old path.
+    pub fold: Option<(What, Option<RelPath>)>,
+    /// What the scan of the upper says.
+    pub scan: Option<(What, Option<RelPath>)>,
+}
+
+/// Compares two settled sets as sets of (root, path, what, from). Two things that an upper cannot tell count as
+/// equal: a rename, and a deletion with an addition; a directory of which only the mtime was set, and no change.
+pub fn agree(fold: &[Settled], scan: &[Settled]) -> Vec<Disagreement> {
+    let (fold_map, scan_map) = (by_path(fold), by_path(scan));
+    let (fold_split, scan_split) = (split_renames(&fold_map, &scan_map), split_renames(&scan_map, &fold_map));
+    let keys: BTreeSet<_> = fold_split.keys().chain(scan_split.keys()).cloned().collect();
+    keys.into_iter()
+        .filter(|key| fold_split.get(key) != scan_split.get(key))
+        .map(|(root, path)| Disagreement {
+            root,
+            fold: fold_map.get(&(root, path.clone())).cloned(),
+            scan: scan_map.get(&(root, path.clone())).cloned(),
+            path,
+        })
+        .collect()
+}
+
+type Outcome = BTreeMap<(u16, RelPath), (What, Option<RelPath>)>;
+
+fn by_path(set: &[Settled]) -> Outcome {
+    let only_dir_mtime = |s: &&Settled| {
+        let rest = MetaDiff { mtime: None, ..s.meta.clone() };
+        s.change.what == What::Meta && s.change.kind == Kind::Dir && rest.is_empty()
+    };
+    set.iter()
+        .filter(|s| !only_dir_mtime(s))
+        .map(|s| ((s.change.root, s.change.path.clone()), (s.change.what, s.change.from.clone())))
+        .collect()
+}
+
+/// Turns each rename that `other` does not have into a deletion and an addition.
+fn split_renames(map: &Outcome, other: &Outcome) -> Outcome {
+    let mut out = Outcome::new();
+    for ((root, path), (what, from)) in map {
+        let key = (*root, path.clone());
+        let theirs = other.get(&key);
+        let Some(from) = from.as_ref().filter(|_| *what == What::Renamed && theirs != map.get(&key)) else {
+            out.insert(key, (*what, from.clone()));
+            continue;
+        };
+        // What took the place of something is Modified or Typed there, when no rename is seen.
+        let here = theirs.map(|t| t.0).filter(|w| matches!(w, What::Modified | What::Typed));
+        out.insert(key, (here.unwrap_or(What::Added), None));
+        let old = merged_place(map, *root, from);
+        let subsumed = ancestors(&old)
+            .any(|dir| map.get(&(*root, dir)).is_some_and(|(w, _)| matches!(w, What::Deleted | What::Typed)));
+        if !subsumed && !map.contains_key(&(*root, old.clone())) {
+            out.insert((*root, old), (What::Deleted, None));
+        }
+    }
+    out
+}
+
+/// Where the real path `real` shows in the merged view, were it not for its own change.
+fn merged_place(map: &Outcome, root: u16, real: &RelPath) -> RelPath {
+    for dir in ancestors(real) {
+        let moved = map.iter().find(|((r, _), (what, from))| {
+            *r == root && *what == What::Renamed && from.as_ref() == Some(&dir)
+        });
+        if let (Some(((_, to), _)), Some(rest)) = (moved, real.strip_prefix(&dir)) {
+            return under(to, &rest);
+        }
+    }
+    real.clone()
+}
+
+/// A settled change by hand, for callers that know both sides already.
+#[cfg(test)]
+pub(crate) fn for_test(path: &str, what: What, kind: Kind, from: Option<&str>) -> Settled {
+    let rel = |p: &str| RelPath::new(p.as_bytes()).unwrap();
+    let change = Change {
+        root: 0,
+        path: rel(path),
+        what,
+        from: from.map(rel),
+        kind,
+        base: None,
+        content: true,
+        meta: false,
+        opaque: false,
+        last: crate::base::ProcRef::default(),
+    };
+    Settled {
+        real_path: (what != What::Added).then(|| change.from.clone().unwrap_or(change.path.clone())),
+        change,
+        content: !(kind == Kind::Dir || what == What::Renamed),
+        meta: MetaDiff::default(),
+        size_old: 0,
+        size_new: 0,
+        link_group: None,
+        real: None,
+        upper: None,
+        same_file: false,
+    }
+}
