@@ -167,15 +167,23 @@ fn helper() -> Check {
         );
     };
     let shown = quote(path.as_os_str().as_bytes());
-    let setuid = path.symlink_metadata().is_ok_and(|m| m.uid() == 0 && m.permissions().mode() & 0o4000 != 0);
-    if setuid || crate::sys::process::effective_ids().0 == 0 {
-        Check::ok(NAME, format!("is {shown}"))
-    } else {
-        Check::warn(
+    let root = crate::sys::process::effective_ids().0 == 0;
+    match path.symlink_metadata() {
+        Ok(m) if root || (m.uid() == 0 && m.permissions().mode() & 0o4000 != 0) => {
+            Check::ok(NAME, format!("is {shown}"))
+        }
+        Ok(m) if m.uid() == 0 => {
+            let remedy = format!("run: sudo chmod u+s {shown}");
+            Check::warn(NAME, format!("{shown} is not set-uid and cannot mount"), remedy)
+        }
+        Ok(_) => Check::warn(
             NAME,
-            format!("{shown} is not set-uid root and cannot mount"),
-            format!("run: sudo chmod u+s {shown}"),
-        )
+            format!("{shown} is not root's here: we are in a user namespace or a sandbox"),
+            "mount outside of it; `sbx-fuse run` needs no helper",
+        ),
+        Err(e) => {
+            Check::warn(NAME, format!("{shown} cannot be looked at: {}", Errno::from(e)), helper_remedy())
+        }
     }
 }
 

@@ -58,6 +58,8 @@ enum Command {
     Serve(mount::ServeArgs),
     #[command(name = mounting::PROBE, hide = true)]
     ProbeMount,
+    #[command(name = crate::sandbox::INSIDE, hide = true)]
+    Inside(run::InsideArgs),
 }
 
 /// Which session a command is about.
@@ -80,7 +82,7 @@ pub fn main() -> ExitCode {
         }
     };
     start_tracing();
-    let is_run = matches!(cli.command, Command::Run(_));
+    let is_run = matches!(cli.command, Command::Run(_) | Command::Inside(_));
     match dispatch(cli.command) {
         Ok(code) => ExitCode::from(code),
         Err(e) if e.kind == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -109,6 +111,7 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Completions(args) => completions::run(args),
         Command::Serve(args) => mount::serve(args),
         Command::ProbeMount => mounting::probe_here(),
+        Command::Inside(args) => run::inside(args),
     }
 }
 

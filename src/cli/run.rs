@@ -7,7 +7,7 @@ use super::output;
 use super::serve::{Served, What, runtime_dir};
 use crate::base::{Error, Result, quote};
 use crate::review;
-use crate::sandbox::{self, Bind, Inherited, Outcome, Spec, bwrap_missing, check_command, find_program};
+use crate::sandbox::{self, Bind, Inherited, Outcome, Spec, bwrap_missing, find_program};
 use crate::session::{Lock, PathBytes, Role, Session, Store, choose_roots};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 
 /// The exit code when we failed and not the command, as env(1) and others have it.
 pub(super) const OUR_FAILURE: u8 = 125;
+
+/// The exit code when the command does not exist.
+const NOT_FOUND: u8 = 127;
 
 /// Sockets of services that would act on the host for whoever may connect to them.
 const SERVICES: [&str; 8] = [
@@ -51,6 +54,22 @@ pub(super) struct RunArgs {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+/// The last step before the command, inside the sandbox.
+#[derive(Debug, Args)]
+pub(super) struct InsideArgs {
+    #[arg(long, value_delimiter = ',')]
+    default_signals: Vec<i32>,
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// The hidden command: becomes the command, or says why not with the exit code a shell gives.
+pub(super) fn inside(args: InsideArgs) -> Result<u8> {
+    let (code, why) = sandbox::exec(&args.default_signals, &args.command)?;
+    output::note(&why);
+    Ok(code)
 }
 
 pub(super) fn run(args: RunArgs) -> Result<u8> {
@@ -127,11 +146,11 @@ fn serve_and_run(
     if matches!(way, Way::Direct { own: true }) {
         sandbox::enter()?;
     }
+    let spec = spec(args, store, session, cwd)?;
     let mountpoint = session.mountpoint_dir();
     let what = What { session, mountpoint: &mountpoint, way, allow_other: false };
     let served = Served::start(&what, lock, store)?;
-    let spec = spec(args, store, session, cwd);
-    let code = check_and_run(&bwrap, &spec, inherited, &served);
+    let code = run_in_sandbox(&bwrap, &spec, inherited, &served);
     served.finish(true)?;
     let code = code?;
     let folded = crate::journal::fold_dir(&session.journal_dir())?;
@@ -139,26 +158,29 @@ fn serve_and_run(
     Ok((code, (summary(&set), set.len())))
 }
 
-fn check_and_run(bwrap: &Path, spec: &Spec, inherited: Inherited, served: &Served) -> Result<u8> {
-    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
-    if let Err(e) = check_command(spec, &path) {
-        output::note(&e.message);
-        if let Some(hint) = e.hint {
-            output::note(&format!("hint: {hint}"));
-        }
-        return Ok(e.exit);
-    }
+fn run_in_sandbox(bwrap: &Path, spec: &Spec, inherited: Inherited, served: &Served) -> Result<u8> {
     let argv: Vec<Vec<u8>> = spec.argv.iter().map(|w| w.as_bytes().to_vec()).collect();
-    match sandbox::run(bwrap, spec, inherited, |pid| served.begin_command(pid, argv))? {
-        Outcome::Exited(code) => Ok(code),
+    let outcome = sandbox::run(bwrap, spec, inherited, |pid| served.begin_command(pid, argv))?;
+    let code = match outcome {
+        Outcome::Exited(code) => code,
         Outcome::NotStarted(code) => {
-            Err(Error::failure(format!("bwrap could not make the sandbox (it ended with {code})"))
-                .hint("see what it said above, and: sbx-fuse doctor"))
+            return Err(Error::failure(format!("bwrap could not make the sandbox (it ended with {code})"))
+                .hint("see what it said above, and: sbx-fuse doctor"));
         }
+    };
+    let at = spec.argv.first().map(|c| spec.cwd.join(c)).unwrap_or_default();
+    let is_path = spec.argv.first().is_some_and(|c| c.as_bytes().contains(&b'/'));
+    if code == NOT_FOUND && is_path && !spec.sees(&at) && at.symlink_metadata().is_ok() {
+        output::note(&format!(
+            "hint: {} lies in a directory that is private in the sandbox; make it visible with --root",
+            quote(at.as_os_str().as_bytes())
+        ));
     }
+    Ok(code)
 }
 
-fn spec(args: &RunArgs, store: &Store, session: &Session, cwd: &Path) -> Spec {
+fn spec(args: &RunArgs, store: &Store, session: &Session, cwd: &Path) -> Result<Spec> {
+    let program = std::env::current_exe().map_err(|e| Error::sys("find our own program", e))?;
     let mnt = session.mountpoint_dir();
     let single = session.meta.roots.len() == 1;
     let from = |name: &PathBytes| if single { mnt.clone() } else { mnt.join(name.as_path()) };
@@ -186,6 +208,7 @@ fn spec(args: &RunArgs, store: &Store, session: &Session, cwd: &Path) -> Spec {
             ("SBX_FUSE_SESSION".into(), OsString::from(&session.name)),
             ("SESSION_ID".into(), OsString::from(&session.meta.id)),
         ],
+        program,
         argv: args.command.clone(),
     };
     if !spec.sees(cwd) {
@@ -198,7 +221,7 @@ fn spec(args: &RunArgs, store: &Store, session: &Session, cwd: &Path) -> Spec {
             quote(OsStr::as_bytes(spec.cwd.as_os_str()))
         ));
     }
-    spec
+    Ok(spec)
 }
 
 /// Says what changed and what to do next; removes a session that is not wanted any more.

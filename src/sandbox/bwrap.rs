@@ -1,6 +1,6 @@
 //! The arguments of bwrap: what the sandbox sees, and what it may do.
 
-use super::seccomp;
+use super::inside;
 use crate::base::{Error, ErrorKind};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -32,6 +32,8 @@ pub struct Spec {
     pub net: bool,
     /// Variables to set beside the inherited ones.
     pub env: Vec<(OsString, OsString)>,
+    /// This program: its last step before the command runs inside.
+    pub program: PathBuf,
     /// The command and its arguments; not empty.
     pub argv: Vec<OsString>,
 }
@@ -63,18 +65,6 @@ impl Spec {
         match self.bind_of(path) {
             Some(_) => !self.hidden.iter().any(|h| path.starts_with(h) && self.bind_of(h).is_some()),
             None => !self.private_dirs().iter().any(|h| path.starts_with(h)),
-        }
-    }
-
-    /// Where the host finds what the sandbox sees at the absolute `path`; `None` for what is private to the sandbox.
-    pub fn host_path(&self, path: &Path) -> Option<PathBuf> {
-        match self.bind_of(path) {
-            Some(bind) => Some(match path.strip_prefix(&bind.to) {
-                Ok(rest) if rest.as_os_str().is_empty() => bind.from.clone(),
-                Ok(rest) => bind.from.join(rest),
-                Err(_) => return None,
-            }),
-            None => self.sees(path).then(|| path.to_owned()),
         }
     }
 
@@ -115,6 +105,7 @@ impl Spec {
             None => args.words(["--ro-bind", "/", "/"]),
         };
         args.words(["--dev", "/dev", "--dev-bind-try", "/dev/fuse", "/dev/fuse", "--proc", "/proc"]);
+        args.flag("--ro-bind").word(&self.program).word(inside::PLACE);
         if top.is_some() {
             args.words(["--ro-bind", "/sys", "/sys"]);
         }
@@ -137,11 +128,6 @@ impl Spec {
             args.flag("--ro-bind").word("/dev/null").word(file);
         }
     }
-}
-
-/// The filter's bytes, if this processor has one.
-pub(super) fn filter() -> Option<Vec<u8>> {
-    seccomp::program()
 }
 
 #[derive(Default)]
@@ -204,6 +190,7 @@ mod tests {
             cwd: "/".into(),
             net: false,
             env: vec![],
+            program: "/bin/true".into(),
             argv: vec!["true".into()],
         }
     }
@@ -228,7 +215,6 @@ mod tests {
         let args = joined(&s);
         assert!(args.contains("--bind /mnt/0 / ") && !args.contains("--tmpfs"), "{args}");
         assert!(!s.sees(Path::new("/usr/bin/env")));
-        assert_eq!(s.host_path(Path::new("/etc/x")).unwrap(), Path::new("/mnt/0/etc/x"));
     }
 
     #[test]
@@ -236,8 +222,5 @@ mod tests {
         let s = spec(&["/tmp/p", "/usr/share"], &["/usr"]);
         assert!(!s.sees(Path::new("/tmp/q")) && s.sees(Path::new("/tmp/p/q")));
         assert!(!s.sees(Path::new("/usr/bin")) && s.sees(Path::new("/usr/share/x")));
-        assert_eq!(s.host_path(Path::new("/tmp/p")).unwrap(), Path::new("/mnt/0"));
-        assert_eq!(s.host_path(Path::new("/tmp/q")), None);
-        assert_eq!(s.host_path(Path::new("/etc")).unwrap(), Path::new("/etc"));
     }
 }

@@ -1,8 +1,10 @@
 //! Starting bwrap, passing signals on, and learning what became of the command.
 
 use super::bwrap::{self, Spec};
+use super::{inside, seccomp};
 use crate::base::{Errno, Error, Result};
 use crate::sys::file;
+use crate::sys::signal::{self, Disposition};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
@@ -66,8 +68,8 @@ fn set_open_files(limits: Option<(u64, u64)>) {
 /// Runs the command of `spec` under `bwrap` (its path) and waits for it. `started` is called with bwrap's process id
 /// once it runs. Must be called from the main thread: the sandbox dies with the thread that made it.
 ///
-/// While the command runs, SIGINT and SIGQUIT are left to it (the terminal sends them to the whole foreground group),
-/// SIGTERM and SIGHUP are passed on.
+/// While the command runs, SIGINT and SIGQUIT are left to it (the terminal sends them to the whole foreground group, so
+/// we and bwrap ignore them), SIGTERM and SIGHUP are passed on.
 ///
 /// # Errors
 /// When bwrap cannot be started.
@@ -77,14 +79,22 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, started: impl FnOnce
     // Ours only; the other end is meant to be inherited.
     nix::fcntl::fcntl(&status_out, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))
         .map_err(|e| told(e.into()))?;
-    let filter = bwrap::filter().map(|bytes| inheritable(&bytes)).transpose().map_err(told)?;
+    let filter = seccomp::program().map(|bytes| inheritable(&bytes)).transpose().map_err(told)?;
     let args = spec.arguments(status_in.as_raw_fd(), filter.as_ref().map(AsRawFd::as_raw_fd));
     let args = inheritable(&bwrap::nul_separated(&args)).map_err(told)?;
 
     let inner = Arc::new(AtomicI32::new(0));
+    // bwrap would die of a Ctrl-C and take the command with it, whatever that does about the signal. So bwrap inherits
+    // that it is ignored, and `inside` gives the command its own way back.
+    let mut restore = Vec::new();
+    for number in [SIGINT, SIGQUIT] {
+        if !signal::set(number, Disposition::Ignore).map_err(told)? {
+            restore.push(number);
+        }
+    }
     let mut signals = Signals::new(wanted_signals()).map_err(|e| told(e.into()))?;
     let mut command = Command::new(bwrap);
-    command.arg("--args").arg(args.as_raw_fd().to_string()).arg("--").args(&spec.argv);
+    command.arg("--args").arg(args.as_raw_fd().to_string()).arg("--").args(inside::argv(spec, &restore));
     let mut child = inherited
         .during(|| command.spawn())
         .map_err(|e| Error::on_path("start", bwrap.as_os_str().as_encoded_bytes(), e))?;
@@ -94,7 +104,7 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, started: impl FnOnce
     let handle = signals.handle();
     let (outer, theirs) = (child.id() as i32, inner.clone());
     let forwarder = std::thread::spawn(move || {
-        for signal in signals.forever().filter(|s| [SIGTERM, SIGHUP].contains(s)) {
+        for signal in signals.forever() {
             forward(signal, outer, theirs.load(Ordering::SeqCst));
         }
     });
@@ -174,7 +184,7 @@ fn first_child(parent: i32) -> Option<i32> {
     found.map(|(_, pid)| pid)
 }
 
-/// The signals to take over. One that our caller had ignored (a background job of a script) stays ignored, also by the
+/// The signals to pass on. One that our caller had ignored (a background job of a script) stays ignored, also by the
 /// command; a handler of ours would end that.
 fn wanted_signals() -> Vec<i32> {
     let ignored = std::fs::read_to_string("/proc/self/status")
@@ -182,5 +192,5 @@ fn wanted_signals() -> Vec<i32> {
         .and_then(|s| s.lines().find_map(|l| l.strip_prefix("SigIgn:").map(str::trim).map(str::to_owned)))
         .and_then(|hex| u64::from_str_radix(&hex, 16).ok())
         .unwrap_or(0);
-    [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter().filter(|s| ignored & (1 << (s - 1)) == 0).collect()
+    [SIGTERM, SIGHUP].into_iter().filter(|s| ignored & (1 << (s - 1)) == 0).collect()
 }

@@ -2,13 +2,13 @@
 
 mod bwrap;
 mod child;
+mod inside;
 mod namespaces;
 mod programs;
-mod resolve;
 mod seccomp;
 
 pub use bwrap::{Bind, Spec, bwrap_missing};
 pub use child::{Inherited, Outcome, run};
+pub use inside::{INSIDE, exec};
 pub use namespaces::{Capability, Probe, Step, enter, probe, probe_here};
 pub use programs::find_program;
-pub use resolve::{NotRunnable, check_command};

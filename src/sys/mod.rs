@@ -12,6 +12,7 @@ pub mod file;
 pub mod map;
 pub mod mount;
 pub mod process;
+pub mod signal;
 pub mod watch;
 pub mod xattr;
 

@@ -1,0 +1,58 @@
+//! The last step before the command, inside the sandbox: this program again, which becomes the command.
+
+use super::bwrap::Spec;
+use crate::base::{Errno, Error, Result, quote};
+use crate::sys::signal::{self, Disposition};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The hidden command that is this step.
+pub const INSIDE: &str = "inside-sandbox";
+
+/// Where this program is in the sandbox: `/dev` is the one directory that is made anew in every sandbox.
+pub(super) const PLACE: &str = "/dev/.sbx-fuse";
+
+/// What bwrap executes: this step, which sets `restore` back to their default, then the command.
+pub(super) fn argv(spec: &Spec, restore: &[i32]) -> Vec<OsString> {
+    let mut argv: Vec<OsString> = vec![PLACE.into(), INSIDE.into()];
+    if !restore.is_empty() {
+        let numbers: Vec<String> = restore.iter().map(i32::to_string).collect();
+        argv.push(format!("--default-signals={}", numbers.join(",")).into());
+    }
+    argv.push("--".into());
+    argv.extend(spec.argv.iter().cloned());
+    argv
+}
+
+/// Becomes `command`, with the signals `restore` set to their default. Returns only when that fails: the exit code that
+/// a shell gives then, 127 for what is not there and 126 for what cannot be executed, and a sentence.
+///
+/// # Errors
+/// When a signal cannot be set or there is no command.
+pub fn exec(restore: &[i32], command: &[OsString]) -> Result<(u8, String)> {
+    for &number in restore {
+        signal::set(number, Disposition::Default)
+            .map_err(|e| Error::sys("give the command its signals", e))?;
+    }
+    let (program, args) = command.split_first().ok_or_else(|| Error::usage("there is no command"))?;
+    let shown = quote(program.as_bytes());
+    let e = Errno::from(Command::new(program).args(args).exec());
+    // execvp(3) says EACCES, too, when a directory of $PATH may not be searched and the command is nowhere.
+    Ok(match e {
+        Errno::EACCES if !program.as_bytes().contains(&b'/') && !on_path(program) => {
+            (127, format!("{shown}: command not found"))
+        }
+        Errno::ENOENT | Errno::ENOTDIR if program.as_bytes().contains(&b'/') => {
+            (127, format!("{shown}: {e}"))
+        }
+        Errno::ENOENT | Errno::ENOTDIR => (127, format!("{shown}: command not found")),
+        e => (126, format!("cannot run {shown}: {e}")),
+    })
+}
+
+fn on_path(program: &OsStr) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).symlink_metadata().is_ok())
+}
