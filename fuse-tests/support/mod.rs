@@ -16,7 +16,8 @@ pub fn as_unprivileged(product: &str) -> Option<ExitCode> {
     if !nix::unistd::geteuid().is_root() {
         return None;
     }
-    std::fs::set_permissions("/dev/fuse", std::fs::Permissions::from_mode(0o666)).expect("/dev/fuse can be opened up");
+    std::fs::set_permissions("/dev/fuse", std::fs::Permissions::from_mode(0o666))
+        .expect("/dev/fuse can be opened up");
     let user = nix::unistd::User::from_name(USER).expect("the account database can be read");
     let user = user.unwrap_or_else(|| {
         let made = Command::new("useradd").args(["--create-home", "--shell", "/bin/bash", USER]).status();
@@ -25,7 +26,8 @@ pub fn as_unprivileged(product: &str) -> Option<ExitCode> {
     });
     // The checkout may lie where others cannot look: the binaries go where they can.
     let bin = tempfile::Builder::new().prefix("sbx-fuse-bin").tempdir().expect("a temporary directory");
-    std::fs::set_permissions(bin.path(), std::fs::Permissions::from_mode(0o755)).expect("permissions can be set");
+    std::fs::set_permissions(bin.path(), std::fs::Permissions::from_mode(0o755))
+        .expect("permissions can be set");
     let own = copy_to(&std::env::current_exe().expect("our own path"), bin.path());
     let product = copy_to(Path::new(product), bin.path());
     let mut command = Command::new("setpriv");

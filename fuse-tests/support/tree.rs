@@ -52,7 +52,9 @@ pub fn read(root: &Path) -> Tree {
             mode: meta.mode() & 0o7777,
             mtime: (meta.mtime(), meta.mtime_nsec()),
             size: if kind.is_dir() { 0 } else { meta.size() },
-            target: kind.is_symlink().then(|| std::fs::read_link(entry.path()).expect("a link can be read").into()),
+            target: kind
+                .is_symlink()
+                .then(|| std::fs::read_link(entry.path()).expect("a link can be read").into()),
             same_as,
             hash: regular.then(|| hash(entry.path())),
             xattrs: if kind.is_symlink() { Vec::new() } else { xattrs(entry.path()) },
@@ -71,7 +73,8 @@ fn hash(path: &Path) -> [u8; 32] {
 fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     use sbx_fuse::sys;
     use std::os::fd::AsFd;
-    let fd = sys::file::open_path(path.as_os_str().as_bytes(), libc::O_PATH | libc::O_NOFOLLOW).expect("a handle");
+    let fd =
+        sys::file::open_path(path.as_os_str().as_bytes(), libc::O_PATH | libc::O_NOFOLLOW).expect("a handle");
     let mut all: Vec<(Vec<u8>, Vec<u8>)> = sys::xattr::list(fd.as_fd())
         .expect("xattrs can be listed")
         .into_iter()
@@ -129,7 +132,8 @@ pub fn aspects(a: &Object, b: &Object) -> Vec<&'static str> {
 
 /// Copies a tree with everything that [`read`] looks at.
 pub fn copy(from: &Path, to: &Path) {
-    let done = Command::new("cp").args(["-a", "--reflink=auto", "-T"]).arg(from).arg(to).status().expect("cp runs");
+    let done =
+        Command::new("cp").args(["-a", "--reflink=auto", "-T"]).arg(from).arg(to).status().expect("cp runs");
     assert!(done.success(), "cannot copy {}", from.display());
 }
 
