@@ -63,14 +63,19 @@ impl Adapter {
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Caches are dropped by us, when the real tree changes: EXPLICIT_INVAL_DATA keeps the kernel from dropping a
-        // file's pages because a write of its own moved the mtime.
+        // file's pages because a write of its own moved the mtime. Where nothing can be watched, it must.
+        let invalidation = if self.0.watches() {
+            InitFlags::FUSE_EXPLICIT_INVAL_DATA
+        } else {
+            InitFlags::FUSE_AUTO_INVAL_DATA
+        };
         let wanted = [
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_NO_OPEN_SUPPORT,
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+            invalidation,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,

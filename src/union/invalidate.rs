@@ -4,7 +4,7 @@
 use super::Union;
 use super::lookup::open_deep;
 use super::node::{Ident, Node, NodeId};
-use crate::base::{Errno, Error, Result, Sys};
+use crate::base::{Attr, Errno, Error, Result, Sys};
 use crate::layer::LayerKind;
 use crate::sys::watch::{Event, Inotify};
 use parking_lot::Mutex;
@@ -41,11 +41,18 @@ pub(crate) struct Watcher {
     /// Watch descriptor to the nodes whose directory it is.
     watches: Mutex<HashMap<i32, Vec<NodeId>>>,
     notify: OnceLock<Box<dyn Notify>>,
+    /// Nodes found changed in directories without a watch; the thread drops their pages.
+    found_changed: Mutex<Vec<NodeId>>,
 }
 
 impl Watcher {
     pub fn new() -> Sys<Watcher> {
-        Ok(Watcher { inotify: Inotify::new()?, watches: Mutex::default(), notify: OnceLock::new() })
+        Ok(Watcher {
+            inotify: Inotify::new()?,
+            watches: Mutex::default(),
+            notify: OnceLock::new(),
+            found_changed: Mutex::default(),
+        })
     }
 }
 
@@ -89,6 +96,7 @@ fn watch_loop(union: &Weak<Union>, fd: &std::os::fd::OwnedFd) {
             }
         }
         union.apply_events(&repeat);
+        union.drop_found_changed();
     }
 }
 
@@ -141,6 +149,33 @@ impl Union {
             dir.dir()?.wds.lock().push(wd);
         }
         Ok(())
+    }
+
+    /// Whether the real tree is watched at all.
+    pub fn watches(&self) -> bool {
+        self.watcher.is_some()
+    }
+
+    /// Compares a lower file without a watch with what it was at the last look; when it changed, the kernel's pages
+    /// of it are dropped soon (not from here: the kernel may hold what the drop needs).
+    pub(crate) fn check_unwatched(&self, node: &Node, attr: &Attr) {
+        let Some(watcher) = &self.watcher else {
+            return;
+        };
+        let time = (attr.mtime.sec as u64).wrapping_mul(1_000_000_007) ^ u64::from(attr.mtime.nsec);
+        let state = (time ^ attr.size.rotate_left(40)) | 1;
+        let before = node.unwatched_state.swap(state, Ordering::AcqRel);
+        if before != 0 && before != state {
+            watcher.found_changed.lock().push(node.id);
+        }
+    }
+
+    fn drop_found_changed(&self) {
+        let (Some(watcher), Some(notify)) = (&self.watcher, self.notify()) else {
+            return;
+        };
+        let found = std::mem::take(&mut *watcher.found_changed.lock());
+        found.into_iter().for_each(|id| notify.inode(id));
     }
 
     /// Stops watching for a directory that the kernel forgot.

@@ -77,6 +77,9 @@ impl Union {
             return if ttl == LONG { Ok(negative()) } else { Err(Errno::ENOENT) };
         }
         let (node, attr) = self.instantiate(&dir, &name, seen)?;
+        if ttl == SHORT {
+            self.check_unwatched(&node, &attr);
+        }
         Ok(Entry { id: node.id, attr, ttl })
     }
 
@@ -112,7 +115,11 @@ impl Union {
     pub fn getattr(&self, id: NodeId) -> Sys<(Attr, Duration)> {
         let _tree = self.tree.read();
         let node = self.nodes.get(id)?;
-        Ok((self.attr_of(&node)?, self.attr_ttl(&node)))
+        let (attr, ttl) = (self.attr_of(&node)?, self.attr_ttl(&node));
+        if ttl == SHORT {
+            self.check_unwatched(&node, &attr);
+        }
+        Ok((attr, ttl))
     }
 
     pub(crate) fn attr_ttl(&self, node: &Node) -> Duration {

@@ -110,6 +110,8 @@ pub(crate) struct Node {
     pub copying: Mutex<()>,
     /// Epoch and process of the last write that made a record.
     pub last_write: AtomicU64,
+    /// A digest of mtime and size of a lower file in a directory that cannot be watched; 0 before the first look.
+    pub unwatched_state: AtomicU64,
     /// The set-uid or set-gid bit may be set, so that a write must look.
     pub maybe_suid: AtomicBool,
     pub dir: Option<Box<Dir>>,
@@ -126,6 +128,7 @@ impl Node {
             place: RwLock::new(place),
             copying: Mutex::new(()),
             last_write: AtomicU64::new(0),
+            unwatched_state: AtomicU64::new(0),
             maybe_suid: AtomicBool::new(false),
             dir: (kind == Kind::Dir).then(Box::default),
         }

@@ -89,6 +89,9 @@ impl Union {
                 Err(e) => return Err(e),
             };
             let ttl = self.ttl(&dir, node.place.read().upper);
+            if ttl == super::lookup::SHORT {
+                self.check_unwatched(&node, &attr);
+            }
             let item = DirItem { name: entry.name.as_bytes(), offset: entry.offset, id: node.id, attr, ttl };
             let taken = take(item);
             if !taken || !plus {

@@ -1,0 +1,27 @@
+setup() {
+    mkdir -p from/sub/deep to/sub
+    echo one > from/one
+    ln from/one from/sub/same-as-one
+    ln -s ../one from/sub/link
+    mkfifo from/fifo
+    truncate -s 3M from/sparse
+    printf tail >> from/sparse
+    chmod 4711 from/one
+    setfattr -n user.note -v 'kept by rsync' from/one
+    setfacl -m u:0:r from/sub 2>/dev/null || true
+    printf 'old' > to/one
+    printf 'goes' > to/gone
+    printf 'x' > "to/name with
+newline"
+    touch -d '2020-02-02 02:02:02.123456789' from/sub/deep from/sparse
+}
+
+work() {
+    rsync -aHAXS --delete from/ to/
+}
+
+check() {
+    test "$(stat -c %i to/one)" = "$(stat -c %i to/sub/same-as-one)"
+    test "$(getfattr --only-values -n user.note to/one)" = 'kept by rsync'
+    test -z "$(rsync -aHAXSn --delete --itemize-changes from/ to/)"
+}
