@@ -112,7 +112,13 @@ impl Checker<'_> {
             _ => Object::find(self.dirs.upper.as_fd(), &c.path)?,
         };
         match c.what {
-            What::Added => self.target(s, upper.as_ref(), c.base.as_ref()),
+            What::Added => {
+                let origin = match upper.as_ref().filter(|u| u.attr.kind == Kind::File) {
+                    Some(u) => layer::read_origin(u.fd.as_fd())?.filter(|o| o.path == c.path).map(|o| o.base),
+                    None => None,
+                };
+                self.target(s, upper.as_ref(), c.base.as_ref().or(origin.as_ref()))
+            }
             What::Renamed => {
                 let from = c.from.as_ref().unwrap_or(&c.path);
                 let source = Object::find(self.dirs.real.as_fd(), from)?;
@@ -164,7 +170,9 @@ impl Checker<'_> {
             None => None,
         };
         match (there, was) {
-            (None, Some(_)) if c.what == What::Added && slot.is_some() => Ok(Some(Why::Gone)),
+            (None, Some(_)) if c.what == What::Added && !self.is_claimed(&c.path) => {
+                self.gone(&c.path).map(Some)
+            }
             (None, _) => Ok(None),
             (Some(real), Some(base)) => self.differs(&real, base, upper),
             (Some(real), None) => {
@@ -177,6 +185,25 @@ impl Checker<'_> {
                 Ok((!old).then_some(Why::Appeared(real.attr.kind)))
             }
         }
+    }
+
+    /// Whether a rename of the session took the real object from `path`, itself or with a directory above it.
+    fn is_claimed(&self, path: &RelPath) -> bool {
+        let mut dirs = std::iter::once(path.clone()).chain(ancestors(path));
+        dirs.any(|p| self.resolver.is_claimed(self.dirs.root, &p))
+    }
+
+    /// What was at `path` in the real tree is gone: alone, or with a directory above it.
+    fn gone(&self, path: &RelPath) -> Sys<Why> {
+        let mut top = None;
+        for dir in ancestors(path) {
+            match objects::stat(self.dirs.real.as_fd(), &dir)? {
+                None => top = Some(Why::ParentGone(dir)),
+                Some(attr) if attr.kind != Kind::Dir => top = Some(Why::ParentRetyped(dir, attr.kind)),
+                Some(_) => {}
+            }
+        }
+        Ok(top.unwrap_or(Why::Gone))
     }
 
     fn against_base(
@@ -205,10 +232,10 @@ impl Checker<'_> {
             None => Some(Why::Younger),
         };
         let removes_dir = real.attr.kind == Kind::Dir && matches!(c.what, What::Deleted | What::Typed);
-        if why.is_some() || !removes_dir {
-            return Ok(why);
+        if removes_dir && matches!(why, None | Some(Why::Younger)) {
+            return Ok(self.inside(path, real, noted.as_ref(), since)?.or(why));
         }
-        self.inside(path, real, noted.as_ref(), since)
+        Ok(why)
     }
 
     /// When the session deleted `path`: the birth of its whiteout, or of the opaque directory that hides it.

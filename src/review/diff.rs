@@ -134,7 +134,15 @@ impl Shown {
         for note in &pair.notes {
             self.paint.meta(out, &format!("# {}: {note}", quote(&self.new_name)));
         }
-        match (&self.old, &self.new) {
+        self.sides(self.old.as_ref(), self.new.as_ref(), out);
+    }
+
+    fn sides(&self, old: Option<&Blob>, new: Option<&Blob>, out: &mut Vec<u8>) {
+        match (old, new) {
+            (Some(old), Some(new)) if old.kind != new.kind => {
+                self.sides(Some(old), None, out);
+                self.sides(None, Some(new), out);
+            }
             (Some(old), Some(new)) if old.has_bytes() && new.has_bytes() => self.both(old, new, out),
             (Some(old), None) if old.has_bytes() => {
                 self.start(out);

@@ -53,9 +53,15 @@ pub fn discard(set: &[Settled], selection: &Selection, dropper: &mut dyn Dropper
         if makes_dir {
             let inside: Vec<&Change> =
                 resolver.beneath(c.root, &c.path).filter(|i| i.path != c.path && !takes(i)).collect();
-            refuse(c, "has changes inside that would be lost", &inside)?;
+            refuse(c, "it has changes inside that would be lost", &inside)?;
         }
-        if matches!(c.what, What::Deleted | What::Typed)
+        if let Some(from) = &c.from {
+            let old = resolver.merged(c.root, from);
+            let there: Vec<&Change> =
+                resolver.at(c.root, &old).into_iter().filter(|t| t.path != c.path && !takes(t)).collect();
+            refuse(c, "its old name was taken again", &there)?;
+        }
+        if matches!(c.what, What::Deleted | What::Typed | What::Renamed)
             && let Some(real) = &s.real_path
         {
             let moved: Vec<&Change> = resolver
@@ -63,7 +69,7 @@ pub fn discard(set: &[Settled], selection: &Selection, dropper: &mut dyn Dropper
                 .filter_map(|to| resolver.at(c.root, to))
                 .filter(|m| m.from.as_ref() != Some(real) && !takes(m))
                 .collect();
-            refuse(c, "had something moved out of it", &moved)?;
+            refuse(c, "something was moved out of it", &moved)?;
         }
     }
     let mut out = Discarded::default();
@@ -94,7 +100,7 @@ fn refuse(c: &Change, why: &str, others: &[&Change]) -> Result<()> {
         0 => String::new(),
         n => format!(" and {n} more"),
     };
-    Err(Error::failure(format!("cannot discard {} alone: it {why}", c.path))
+    Err(Error::failure(format!("cannot discard {} alone: {why}", c.path))
         .hint(format!("select these too: {}{more}", names.join(" "))))
 }
 
@@ -144,23 +150,44 @@ pub(crate) fn drop_order(set: &[Settled]) -> Vec<&Settled> {
     order
 }
 
+/// Why changes leave a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// The real tree has them now.
+    Applied,
+    /// They are unwanted.
+    Discarded,
+}
+
 /// Edits the uppers of a session that no server has open.
 pub struct Offline<'a> {
     roots: &'a [RootDirs],
+    why: Leave,
+    /// Inode and ctime of files of which a name was removed here: that changed the ctime their other names have.
+    relinked: BTreeMap<u64, (Time, Time)>,
     /// The changes that are still there.
     left: BTreeMap<(u16, RelPath), Change>,
     /// Real paths of which a rename that is still there took the object.
     taken: BTreeSet<(u16, RelPath)>,
+    /// The same for all renames, also those that left.
+    ever_taken: BTreeSet<(u16, RelPath)>,
     /// For each rename, by its new path: where its old path shows in the merged view.
     old_places: BTreeMap<(u16, RelPath), RelPath>,
 }
 
 impl<'a> Offline<'a> {
     /// A dropper for the session with `roots`, whose changes are `set`.
-    pub fn new(roots: &'a [RootDirs], set: &ChangeSet) -> Self {
+    pub fn new(roots: &'a [RootDirs], set: &ChangeSet, why: Leave) -> Self {
         let resolver = Resolver::new(&set.changes);
-        let mut offline =
-            Offline { roots, left: BTreeMap::new(), taken: BTreeSet::new(), old_places: BTreeMap::new() };
+        let mut offline = Offline {
+            roots,
+            why,
+            relinked: BTreeMap::new(),
+            left: BTreeMap::new(),
+            taken: BTreeSet::new(),
+            ever_taken: BTreeSet::new(),
+            old_places: BTreeMap::new(),
+        };
         for c in &set.changes {
             let key = (c.root, c.path.clone());
             if let Some(from) = c.from.as_ref().filter(|_| c.what == What::Renamed) {
@@ -169,6 +196,7 @@ impl<'a> Offline<'a> {
             }
             offline.left.insert(key, c.clone());
         }
+        offline.ever_taken = offline.taken.clone();
         offline
     }
 }
@@ -179,7 +207,10 @@ impl Dropper for Offline<'_> {
         let failed = |e| Error::on_path("take out of the session", path.as_bytes(), e);
         let object = Object::find(dirs.upper.as_fd(), path).map_err(failed)?;
         let changed = match (seen, &object) {
-            (Some(seen), Some(o)) => (o.attr.ino, o.attr.ctime) != (seen.ino, seen.ctime),
+            (Some(seen), Some(o)) => {
+                let ours = self.relinked.get(&o.attr.ino) == Some(&(seen.ctime, o.attr.ctime));
+                o.attr.ino != seen.ino || (o.attr.ctime != seen.ctime && !ours)
+            }
             (Some(_), None) => true,
             (None, _) => false,
         };
@@ -191,6 +222,11 @@ impl Dropper for Offline<'_> {
             self.taken.remove(&(root, from));
         }
         self.edit(dirs, path, change.as_ref()).map_err(failed)?;
+        if let Some(o) = object.filter(|o| o.attr.kind == Kind::File && o.attr.nlink > 1) {
+            let now = file::stat(o.fd.as_fd()).map_err(failed)?.ctime;
+            let first = self.relinked.get(&o.attr.ino).map_or(o.attr.ctime, |(first, _)| *first);
+            self.relinked.insert(o.attr.ino, (first, now));
+        }
         Ok(true)
     }
 }
@@ -199,7 +235,7 @@ impl Offline<'_> {
     fn edit(&self, dirs: &RootDirs, path: &RelPath, change: Option<&Change>) -> Sys<()> {
         let upper = dirs.upper.as_fd();
         let parent = path.parent().unwrap_or_default();
-        let lower = reveal(dirs, &parent)?;
+        let lower = self.reveal(dirs, &parent)?;
         let slot = lower.and_then(|l| path.file_name().map(|name| l.join(name)));
         match Object::find(upper, path)? {
             Some(object) if object.attr.kind == Kind::Dir => {
@@ -218,6 +254,26 @@ impl Offline<'_> {
             self.tidy(dirs, old)?;
         }
         self.tidy(dirs, path)
+    }
+
+    /// As [`lower_of`], and turns every opaque mark on the way into whiteouts, so that what leaves the session shows
+    /// what is below. A new directory where the real one was renamed away stays as it is as long as the real tree
+    /// does not have it: what is below it then belongs elsewhere.
+    fn reveal(&self, dirs: &RootDirs, path: &RelPath) -> Sys<Option<RelPath>> {
+        lower_of(dirs, path, |at, lower, object| {
+            if scan::is_opaque(dirs, object)? {
+                if self.was_elsewhere(dirs, lower) {
+                    return Ok(false);
+                }
+                expand(dirs, at, lower, object)?;
+            }
+            Ok(true)
+        })
+    }
+
+    /// Whether the session has the real object at `real` under another name, and the real tree still has it there.
+    fn was_elsewhere(&self, dirs: &RootDirs, real: &RelPath) -> bool {
+        self.why == Leave::Discarded && self.ever_taken.contains(&(dirs.root, real.clone()))
     }
 
     /// Puts a whiteout at a free name if a rename that stays in the session took the real object from there, and
@@ -259,13 +315,16 @@ impl Offline<'_> {
         };
         if scan::is_opaque(dirs, object)? {
             match (&real, slot) {
-                (Some(_), Some(slot)) => expand(dirs, path, slot, object)?,
+                (Some(_), Some(slot)) if !self.was_elsewhere(dirs, slot) => expand(dirs, path, slot, object)?,
                 _ => clear_opaque(object)?,
             }
         }
-        if let (Some(Change { what: What::Renamed, from: Some(from), .. }), Some(slot)) = (change, slot) {
+        if let Some(Change { what: What::Renamed, from: Some(from), .. }) = change {
             forget(object.fd.as_fd(), X_REDIRECT)?;
-            rebase(dirs, path, from, slot)?;
+            if let Some(slot) = slot {
+                rebase(dirs, path, from, slot)?;
+            }
+            self.prune(dirs, path)?;
         }
         forget(object.fd.as_fd(), X_BASE)?;
         if let Some(real) = &real {
@@ -282,32 +341,50 @@ impl Offline<'_> {
     /// Removes directories above `path` that are empty and say nothing.
     fn tidy(&self, dirs: &RootDirs, path: &RelPath) -> Sys<()> {
         for dir in ancestors(path).filter(|d| !d.is_root()) {
-            let Some(object) = Object::find(dirs.upper.as_fd(), &dir)? else { continue };
-            let fd = object.fd.as_fd();
-            let says_nothing = object.attr.kind == Kind::Dir
-                && !self.left.contains_key(&(dirs.root, dir.clone()))
-                && !scan::is_opaque(dirs, &object)?
-                && xattr::get(fd, X_REDIRECT)?.is_none();
-            if !says_nothing {
+            if !self.remove_silent(dirs, &dir)? {
                 return Ok(());
-            }
-            let lower = lower_of(dirs, &dir)?;
-            let below = match &lower {
-                Some(lower) => Object::find(dirs.real.as_fd(), lower)?,
-                None => None,
-            };
-            let Some(below) = below.filter(|b| b.attr.kind == Kind::Dir) else { return Ok(()) };
-            if !super::settle::MetaDiff::of(&below, &object, dirs, false)?.is_empty() {
-                return Ok(());
-            }
-            let (parent, name) = objects::open_parent(dirs.upper.as_fd(), &dir)?;
-            match file::rmdirat(parent.as_fd(), name) {
-                Ok(()) => {}
-                Err(Errno::ENOTEMPTY | Errno::EEXIST) => return Ok(()),
-                Err(e) => return Err(e),
             }
         }
         Ok(())
+    }
+
+    /// Removes directories beneath `path` that are empty and say nothing. What they merged with could not be told as
+    /// long as their directory pointed to where the real tree had it before.
+    fn prune(&self, dirs: &RootDirs, path: &RelPath) -> Sys<()> {
+        let mut found = Vec::new();
+        objects::walk(dirs.upper.as_fd(), path, &mut |child, attr| {
+            if attr.kind == Kind::Dir {
+                found.push(child.clone());
+            }
+            Ok(())
+        })?;
+        for dir in found.iter().rev() {
+            self.remove_silent(dirs, dir)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the upper directory `dir` if it is empty and only stands for the real one; whether it is gone.
+    fn remove_silent(&self, dirs: &RootDirs, dir: &RelPath) -> Sys<bool> {
+        let Some(object) = Object::find(dirs.upper.as_fd(), dir)? else { return Ok(true) };
+        let says_nothing = object.attr.kind == Kind::Dir
+            && self.left.get(&(dirs.root, dir.clone())).is_none_or(|c| c.what != What::Meta)
+            && !scan::is_opaque(dirs, &object)?
+            && xattr::get(object.fd.as_fd(), X_REDIRECT)?.is_none();
+        if !says_nothing {
+            return Ok(false);
+        }
+        let Some(lower) = lower_of(dirs, dir, |_, _, _| Ok(true))? else { return Ok(false) };
+        let Some(below) = Object::find(dirs.real.as_fd(), &lower)? else { return Ok(false) };
+        if !super::settle::MetaDiff::of(&below, &object, dirs, false)?.is_empty() {
+            return Ok(false);
+        }
+        let (parent, name) = objects::open_parent(dirs.upper.as_fd(), dir)?;
+        match file::rmdirat(parent.as_fd(), name) {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 }
 
@@ -328,17 +405,13 @@ fn forget(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
 }
 
 /// Where the content below the upper directory `path` lies in the real tree, by the redirects on the way and not
-/// minding opaque marks; `None` where a directory on the way has no real one below it.
-fn lower_of(dirs: &RootDirs, path: &RelPath) -> Sys<Option<RelPath>> {
-    follow_down(dirs, path, false)
-}
-
-/// As [`lower_of`], and turns every opaque mark on the way into whiteouts, so that what leaves the session shows.
-fn reveal(dirs: &RootDirs, path: &RelPath) -> Sys<Option<RelPath>> {
-    follow_down(dirs, path, true)
-}
-
-fn follow_down(dirs: &RootDirs, path: &RelPath, reveal: bool) -> Sys<Option<RelPath>> {
+/// minding opaque marks; `None` where a directory on the way has no real one below it. `each` sees every directory of
+/// the upper on the way, with its real path, and may end the walk by saying false.
+fn lower_of(
+    dirs: &RootDirs,
+    path: &RelPath,
+    mut each: impl FnMut(&RelPath, &RelPath, &Object) -> Sys<bool>,
+) -> Sys<Option<RelPath>> {
     let (mut at, mut lower) = (RelPath::root(), RelPath::root());
     for name in path.components() {
         at = at.join(name);
@@ -352,10 +425,10 @@ fn follow_down(dirs: &RootDirs, path: &RelPath, reveal: bool) -> Sys<Option<RelP
         if !objects::stat(dirs.real.as_fd(), &lower)?.is_some_and(|a| a.kind == Kind::Dir) {
             return Ok(None);
         }
-        if let Some(object) = object.filter(|_| reveal)
-            && scan::is_opaque(dirs, &object)?
+        if let Some(object) = object
+            && !each(&at, &lower, &object)?
         {
-            expand(dirs, &at, &lower, &object)?;
+            return Ok(None);
         }
     }
     Ok(Some(lower))

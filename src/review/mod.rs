@@ -21,7 +21,7 @@ mod undo;
 pub use apply::{Progress, Report, apply};
 pub use conflict::{Conflict, Why, check};
 pub use diff::{Options, render, stat};
-pub use discard::{Dropper, Offline, Seen, discard};
+pub use discard::{Discarded, Dropper, Leave, Offline, Seen, discard};
 pub use plan::{Plan, Selection, Step, plan};
 pub use scan::scan;
 pub use settle::{Disagreement, MetaDiff, Settled, agree, settle};

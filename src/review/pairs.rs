@@ -5,7 +5,7 @@ use super::paths::{Resolver, ancestors, under};
 use super::settle::Settled;
 use super::{RootDirs, root_of};
 use crate::base::{Error, Kind, RelPath, Result, Sys, What, quote};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 
 /// Where one side of a pair is to be read.
@@ -16,7 +16,7 @@ pub(crate) enum Side {
     Upper(RelPath),
 }
 
-/// One file of a diff.
+/// One file of a diff, or a remark without one.
 pub(crate) struct Pair {
     pub root: u16,
     /// Before: always in the real tree.
@@ -34,25 +34,71 @@ pub(crate) struct Pair {
 /// # Errors
 /// When a real directory cannot be read.
 pub(crate) fn pairs(roots: &[RootDirs], set: &[Settled]) -> Result<Vec<Pair>> {
-    let mut maker = Maker {
-        resolver: Resolver::new(set.iter().map(|s| &s.change)),
-        // Real objects that have a pair of their own, or are in one by their directory.
-        apart: set
-            .iter()
-            .filter(|s| s.change.kind != Kind::Dir || matches!(s.change.what, What::Deleted | What::Renamed))
-            .filter_map(|s| Some((s.change.root, s.real_path.clone()?)))
-            .collect(),
-        out: Vec::new(),
-    };
+    let resolver = Resolver::new(set.iter().map(|s| &s.change));
+    let mut apart = BTreeSet::new();
+    for s in set {
+        let c = &s.change;
+        if c.kind != Kind::Dir || matches!(c.what, What::Deleted | What::Renamed) {
+            apart.extend(s.real_path.clone().map(|path| (c.root, path)));
+        }
+        if c.what == What::Renamed {
+            apart.extend(resolver.slot(c.root, &c.path).map(|path| (c.root, path)));
+        }
+    }
+    let mut maker = Maker { resolver, apart, out: Vec::new() };
     for s in set {
         let dirs = root_of(roots, s.change.root)?;
         maker.one(dirs, s).map_err(|e| Error::on_path("read", s.change.path.as_bytes(), e))?;
     }
-    Ok(maker.out)
+    Ok(by_name(maker.out))
+}
+
+/// What happens to each name, as git sees it: a rename whose old name is taken again, or whose new name held
+/// something, is a removal and an addition; and what is removed and added under one name is a modification.
+fn by_name(pairs: Vec<Pair>) -> Vec<Pair> {
+    let key = |p: &Pair, name: &RelPath| (p.root, name.clone());
+    let is_rename = |p: &Pair| p.old.is_some() && p.new.is_some() && p.old_name != p.new_name;
+    let mut freed = BTreeSet::new();
+    let mut filled = BTreeSet::new();
+    for p in pairs.iter().filter(|p| is_rename(p) || p.old.is_none() != p.new.is_none()) {
+        freed.extend(p.old.as_ref().map(|_| key(p, &p.old_name)));
+        filled.extend(p.new.as_ref().map(|_| key(p, &p.new_name)));
+    }
+    let mut split = Vec::new();
+    for mut p in pairs {
+        if is_rename(&p) && (filled.contains(&key(&p, &p.old_name)) || freed.contains(&key(&p, &p.new_name)))
+        {
+            p.notes.push(format!("was {}", quote(p.old_name.as_bytes())));
+            let name = std::mem::replace(&mut p.old_name, p.new_name.clone());
+            let old = p.old.take();
+            split.push(Pair {
+                root: p.root,
+                old,
+                new: None,
+                old_name: name.clone(),
+                new_name: name,
+                notes: vec![],
+            });
+        }
+        split.push(p);
+    }
+    let added: BTreeSet<_> =
+        split.iter().filter(|p| p.old.is_none() && p.new.is_some()).map(|p| key(p, &p.new_name)).collect();
+    let mut before: BTreeMap<(u16, RelPath), Side> = BTreeMap::new();
+    for p in split.iter_mut().filter(|p| p.new.is_none() && added.contains(&key(p, &p.old_name))) {
+        let name = key(p, &p.old_name);
+        before.extend(p.old.take().map(|side| (name, side)));
+    }
+    for p in split.iter_mut().filter(|p| p.old.is_none() && p.new.is_some()) {
+        p.old = before.remove(&key(p, &p.new_name));
+    }
+    split.retain(|p| p.old.is_some() || p.new.is_some() || !p.notes.is_empty());
+    split
 }
 
 struct Maker<'a> {
     resolver: Resolver<'a>,
+    /// Real objects that have a pair of their own, or are in one by their directory.
     apart: BTreeSet<(u16, RelPath)>,
     out: Vec<Pair>,
 }
@@ -69,6 +115,9 @@ impl Maker<'_> {
             } else {
                 self.push(c.root, Some(Side::Real(real.clone())), None, real, real, Vec::new());
             }
+        }
+        if c.what == What::Renamed {
+            self.taken_place(dirs, &c.path)?;
         }
         match (c.what, c.kind) {
             (What::Deleted, _) => {}
@@ -116,6 +165,24 @@ impl Maker<'_> {
     ) {
         let (old_name, new_name) = (old_name.clone(), new_name.clone());
         self.out.push(Pair { root, old, new, old_name, new_name, notes });
+    }
+
+    /// What a rename took the place of: its deletion is no change of its own.
+    fn taken_place(&mut self, dirs: &RootDirs, path: &RelPath) -> Sys<()> {
+        let root = dirs.root;
+        let Some(slot) = self.resolver.slot(root, path).filter(|s| !self.resolver.is_claimed(root, s)) else {
+            return Ok(());
+        };
+        match objects::stat(dirs.real.as_fd(), &slot)? {
+            None => {}
+            Some(attr) if attr.kind == Kind::Dir => {
+                for file in self.files_beneath(dirs, &slot)? {
+                    self.push(root, Some(Side::Real(file.clone())), None, &file, &file, Vec::new());
+                }
+            }
+            Some(_) => self.push(root, Some(Side::Real(slot.clone())), None, &slot, &slot, Vec::new()),
+        }
+        Ok(())
     }
 
     fn deleted_dir(&mut self, dirs: &RootDirs, real: &RelPath) -> Sys<()> {

@@ -22,9 +22,9 @@ pub fn scan(roots: &[RootDirs]) -> Result<ChangeSet> {
     let mut changes = Vec::new();
     for dirs in roots {
         let mut walk = Walk { dirs, changes: Vec::new(), claims: Vec::new(), hidden: Hidden::new() };
-        let mut todo = vec![(RelPath::root(), Some(RelPath::root()))];
+        let mut todo = vec![(RelPath::root(), Lower { real: Some(RelPath::root()), hidden: false })];
         while let Some((path, lower)) = todo.pop() {
-            walk.directory(&path, lower.as_ref(), &mut todo)
+            walk.directory(&path, &lower, &mut todo)
                 .map_err(|e| Error::on_path("scan the session's directory", path.as_bytes(), e))?;
         }
         changes.extend(walk.finish());
@@ -52,7 +52,26 @@ struct Walk<'a> {
     hidden: Hidden,
 }
 
-type Todo = Vec<(RelPath, Option<RelPath>)>;
+/// What lies below a directory or name of the upper.
+#[derive(Clone)]
+struct Lower {
+    /// Its real path; `None` beneath what the real tree does not have.
+    real: Option<RelPath>,
+    /// Whether an opaque directory on the way hides it.
+    hidden: bool,
+}
+
+impl Lower {
+    fn join(&self, name: &[u8]) -> Lower {
+        Lower { real: self.real.as_ref().map(|r| r.join(name)), hidden: self.hidden }
+    }
+
+    fn visible(&self) -> Option<&RelPath> {
+        self.real.as_ref().filter(|_| !self.hidden)
+    }
+}
+
+type Todo = Vec<(RelPath, Lower)>;
 
 impl Walk<'_> {
     fn push(&mut self, path: RelPath, what: What, kind: Kind) -> &mut Change {
@@ -81,43 +100,43 @@ impl Walk<'_> {
     }
 
     /// Looks at all entries of the upper directory `path`, whose content below lies at `lower` of the real tree.
-    fn directory(&mut self, path: &RelPath, lower: Option<&RelPath>, todo: &mut Todo) -> Sys<()> {
+    fn directory(&mut self, path: &RelPath, lower: &Lower, todo: &mut Todo) -> Sys<()> {
         let prefixed = self.dirs.features.whiteout == WhiteoutForm::Prefix;
         for name in objects::names(self.dirs.upper.as_fd(), path)? {
             if prefixed && *name == *WH_OPAQUE {
                 continue;
             }
             if let Some(hidden) = name.strip_prefix(WH_PREFIX).filter(|n| prefixed && !n.is_empty()) {
-                self.whiteout(path.join(hidden), lower.map(|l| l.join(hidden)))?;
+                self.whiteout(path.join(hidden), lower.join(hidden).visible())?;
                 continue;
             }
             let here = path.join(&name);
-            let below = lower.map(|l| l.join(&name));
+            let below = lower.join(&name);
             let Some(object) = Object::find(self.dirs.upper.as_fd(), &here)? else { continue };
             if object.attr.is_whiteout() {
-                self.whiteout(here, below)?;
+                self.whiteout(here, below.visible())?;
             } else if object.attr.kind == Kind::Dir {
                 self.subdirectory(here, lower, below, &object, todo)?;
             } else {
-                self.object(here, below, &object)?;
+                self.object(here, &below, &object)?;
             }
         }
         Ok(())
     }
 
-    fn whiteout(&mut self, path: RelPath, below: Option<RelPath>) -> Sys<()> {
+    fn whiteout(&mut self, path: RelPath, below: Option<&RelPath>) -> Sys<()> {
         let Some(below) = below else { return Ok(()) };
-        if let Some(attr) = self.real(&below)? {
+        if let Some(attr) = self.real(below)? {
             let change = self.push(path, What::Deleted, attr.kind);
             // Kept here until `finish` knows whether a rename took the object; a deletion has no `from`.
             change.from = Some(below.clone());
-            self.hide(Some(&below));
+            self.hide(Some(below));
         }
         Ok(())
     }
 
-    fn object(&mut self, path: RelPath, below: Option<RelPath>, object: &Object) -> Sys<()> {
-        let under = match &below {
+    fn object(&mut self, path: RelPath, below: &Lower, object: &Object) -> Sys<()> {
+        let under = match below.visible() {
             Some(b) => self.real(b)?,
             None => None,
         };
@@ -125,9 +144,9 @@ impl Walk<'_> {
             Kind::File => layer::read_origin(object.fd.as_fd())?,
             _ => None,
         };
-        let in_place = origin.as_ref().is_some_and(|o| below.as_ref() == Some(&o.path));
+        let in_place = origin.as_ref().is_some_and(|o| below.real.as_ref() == Some(&o.path));
         if under.is_some() && !in_place {
-            self.hide(below.as_ref());
+            self.hide(below.visible());
         }
         match origin {
             Some(origin) => {
@@ -145,8 +164,8 @@ impl Walk<'_> {
     fn subdirectory(
         &mut self,
         path: RelPath,
-        parent: Option<&RelPath>,
-        below: Option<RelPath>,
+        parent: &Lower,
+        below: Lower,
         object: &Object,
         todo: &mut Todo,
     ) -> Sys<()> {
@@ -154,21 +173,21 @@ impl Walk<'_> {
         let base = layer::read_origin(fd)?.map(|o| o.base);
         let opaque = is_opaque(self.dirs, object)?;
         let redirect =
-            if opaque { None } else { layer::read_redirect(fd, parent.unwrap_or(&RelPath::root()))? };
-        if let Some(from) = redirect.filter(|from| Some(from) != below.as_ref()) {
+            if opaque { None } else { layer::read_redirect(fd, &parent.real.clone().unwrap_or_default())? };
+        if let Some(from) = redirect.filter(|from| Some(from) != below.visible()) {
             if let Some(real) =
                 Object::find(self.dirs.real.as_fd(), &from)?.filter(|o| o.attr.kind == Kind::Dir)
             {
-                self.hide(below.as_ref());
+                self.hide(below.visible());
                 let meta = MetaDiff::of(&real, object, self.dirs, false)?;
                 let change = self.push(path.clone(), What::Renamed, Kind::Dir);
                 (change.base, change.content, change.meta) = (base, false, !meta.is_empty());
                 change.from = Some(from.clone());
-                todo.push((path, Some(from)));
+                todo.push((path, Lower { real: Some(from), hidden: false }));
                 return Ok(());
             }
         }
-        let real = match &below {
+        let real = match below.visible() {
             Some(b) => Object::find(self.dirs.real.as_fd(), b)?,
             None => None,
         };
@@ -176,22 +195,24 @@ impl Walk<'_> {
             Some(real) if real.attr.kind == Kind::Dir => {
                 let meta = !MetaDiff::of(&real, object, self.dirs, false)?.is_empty();
                 if opaque {
-                    self.hide(below.as_ref());
+                    self.hide(below.visible());
                     let change = self.push(path.clone(), What::Modified, Kind::Dir);
                     (change.base, change.content, change.meta, change.opaque) = (base, true, meta, true);
                 } else if meta {
                     self.push(path.clone(), What::Meta, Kind::Dir).base = base;
                 }
-                todo.push((path, below.filter(|_| !opaque)));
+                todo.push((path, Lower { hidden: below.hidden || opaque, ..below }));
             }
             Some(_) => {
-                self.hide(below.as_ref());
+                self.hide(below.visible());
                 self.push(path.clone(), What::Typed, Kind::Dir);
-                todo.push((path, None));
+                todo.push((path, Lower { real: None, hidden: false }));
             }
             None => {
                 self.push(path.clone(), What::Added, Kind::Dir).content = false;
-                todo.push((path, None));
+                // What an opaque directory hides is not there, and yet it is where it would be.
+                let real = below.real.filter(|_| below.hidden);
+                todo.push((path, Lower { real, hidden: below.hidden }));
             }
         }
         Ok(())
