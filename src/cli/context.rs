@@ -96,7 +96,8 @@ impl Opened {
             return f(&self.roots, &mut Live { client, set, applied: op == Op::Applied });
         }
         let (journal, _) = Journal::open(&self.session.journal_dir())?;
-        let offline = review::Offline::new(&self.roots, set);
+        let why = if op == Op::Applied { review::Leave::Applied } else { review::Leave::Discarded };
+        let offline = review::Offline::new(&self.roots, set, why);
         let value = f(&self.roots, &mut Resting { offline, journal: &journal, set, op });
         journal.close().map_err(|e| Error::sys("close the journal", e))?;
         value

@@ -139,7 +139,7 @@ pub(super) fn confirm(question: &str, yes: bool) -> Result<bool> {
     }
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Err(Error::usage(format!("{question} There is no terminal to ask on"))
-            .hint("say yes on the command line with -y, or look first with --dry-run"));
+            .hint("say yes on the command line with -y"));
     }
     let mut stderr = std::io::stderr().lock();
     write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush()).map_err(|e| Error::sys("ask", e))?;

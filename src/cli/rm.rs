@@ -39,7 +39,7 @@ pub(super) fn run(args: RmArgs) -> Result<u8> {
             }
         };
         if let Some(what) = what
-            && !confirm(&format!("Throw session {name} away, with {what} that were not applied?"), args.yes)?
+            && !confirm(&format!("Throw session {name} away, with {what} not applied?"), args.yes)?
         {
             continue;
         }

@@ -79,11 +79,6 @@ impl Spec {
             args.flag("--unshare-net");
         }
         args.flag("--die-with-parent").words(["--cap-drop", "ALL"]);
-        if crate::sys::process::effective_ids().0 == 0 {
-            // Only root has it, and without it root could make no user namespace for a sandbox within
-            // (user_namespaces(7), on mapping id 0 of the parent).
-            args.words(["--cap-add", "CAP_SETFCAP"]);
-        }
         args.words(["--json-status-fd", &status.to_string()]);
         match filter {
             Some(fd) => args.words(["--seccomp", &fd.to_string()]),
