@@ -247,7 +247,7 @@ mod tests {
             nlink: 1,
             mtime: Time { sec: -5, nsec: 999_999_999 },
             ctime: Time { sec: 5, nsec: 1 },
-            hash: (n % 2 == 0).then_some([n as u8; 32]),
+            hash: n.is_multiple_of(2).then_some([n as u8; 32]),
         }
     }
 

@@ -8,7 +8,6 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// The name of the log in a journal's directory.
 pub(super) const LOG: &str = "log";
@@ -197,18 +196,16 @@ impl Reader {
                     return Ok(Some(entry));
                 }
                 Peek::Unknown => return Err(self.damaged("an entry of no known form")),
-                // A read is not atomic against a live writer: look again before judging.
-                Peek::Bad if tries < 3 => {
-                    if tries > 0 {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                    tries += 1;
-                    self.at = self.offset();
-                    self.used = 0;
-                    self.buf.clear();
-                }
+                // A read is not atomic against a live writer: it may have seen a length and not yet what was stored
+                // before it. So look again, and once more when a frame follows, which is younger still.
+                Peek::Bad if tries == 0 => self.forget(&mut tries),
                 Peek::Bad => {
-                    if self.frames_follow().map_err(|e| self.fail(e))? {
+                    let damaged = self.frames_follow().map_err(|e| self.fail(e))?;
+                    if damaged && tries == 1 {
+                        self.forget(&mut tries);
+                        continue;
+                    }
+                    if damaged {
                         return Err(self.damaged("a frame with a wrong checksum"));
                     }
                     self.torn = self.tail_bytes(self.offset()).map_err(|e| self.fail(e))?;
@@ -216,6 +213,14 @@ impl Reader {
                 }
             }
         }
+    }
+
+    /// Drops what was read ahead, to read it anew.
+    fn forget(&mut self, tries: &mut u32) {
+        *tries += 1;
+        self.at = self.offset();
+        self.used = 0;
+        self.buf.clear();
     }
 
     fn check_seq(&mut self, entry: &Entry) -> Result<()> {
@@ -279,6 +284,7 @@ impl Iterator for Reader {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "lives on the stack for one step; nearly all are whole")]
 enum Peek {
     /// A zero length, or nothing.
     End,

@@ -122,6 +122,7 @@ pub struct Command {
 }
 
 /// One frame of the log.
+#[expect(clippy::large_enum_variant, reason = "nearly all entries of a log are records")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// An operation.
