@@ -4,6 +4,7 @@ use super::last;
 use crate::base::Sys;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A `MAP_SHARED` window on a file. The file must be allocated there (`fallocate`), or a store on a full disk raises
 /// SIGBUS; the caller sees to it.
@@ -42,6 +43,22 @@ impl SharedMap {
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: `at` points to `len` mapped bytes; `&mut self` makes the access unique in this process.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
+    }
+
+    /// Stores `value` in little-endian order at byte `at` after all earlier stores: another process that sees it sees
+    /// those too.
+    ///
+    /// # Errors
+    /// `EINVAL` when `at` is no multiple of 4 or the four bytes are not inside the window.
+    pub fn publish_u32(&mut self, at: usize, value: u32) -> Sys<()> {
+        if !at.is_multiple_of(4) || at.checked_add(4).is_none_or(|end| end > self.len) {
+            return Err(crate::base::Errno::EINVAL);
+        }
+        // SAFETY: inside the mapping as checked; a mapping starts on a page, so a multiple of 4 is aligned; every
+        // bit pattern is a u32, and `&mut self` keeps plain accesses of this process away.
+        let cell = unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(at).cast()) };
+        cell.store(value.to_le(), Ordering::Release);
+        Ok(())
     }
 }
 
