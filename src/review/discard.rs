@@ -6,7 +6,7 @@ use super::plan::Selection;
 use super::settle::Settled;
 use super::{RootDirs, root_of, scan};
 use crate::base::{Change, ChangeSet, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
-use crate::layer::{self, WH_OPAQUE, WhiteoutForm, X_BASE, X_OPAQUE, X_REDIRECT};
+use crate::layer::{self, WH_OPAQUE, WhiteoutForm, X_BASE, X_REDIRECT};
 use crate::sys::{file, xattr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -288,7 +288,7 @@ impl Offline<'_> {
         let form = dirs.features.whiteout;
         let taken = slot.is_some_and(|slot| self.taken.contains(&(dirs.root, slot.clone())));
         match layer::find(dir.as_fd(), name, layer::LayerKind::Overlay, form == WhiteoutForm::Prefix)? {
-            layer::Found::Whiteout if !taken => remove_whiteout(dir.as_fd(), name, form),
+            layer::Found::Whiteout(_) if !taken => remove_whiteout(dir.as_fd(), name, form),
             layer::Found::Nothing if taken => match slot {
                 Some(slot) if objects::stat(dirs.real.as_fd(), slot)?.is_some() => {
                     layer::make_whiteout(dir.as_fd(), name, form)
@@ -466,7 +466,7 @@ fn mark_opaque(dirs: &RootDirs, dir: &Object) -> Sys<()> {
 }
 
 fn clear_opaque(dir: &Object) -> Sys<()> {
-    forget(dir.fd.as_fd(), X_OPAQUE)?;
+    layer::clear_opaque(dir.fd.as_fd())?;
     match file::unlinkat(dir.fd.as_fd(), WH_OPAQUE) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(e) => Err(e),
