@@ -2,10 +2,11 @@
 
 use super::adapter::Adapter;
 use super::convert::KernelCaches;
+use super::helper;
 use crate::base::{Error, ErrorKind, Result};
 use crate::sys::{self, file};
 use crate::union::Union;
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use fuser::{Config, Session, SessionACL};
 use parking_lot::{Condvar, Mutex};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -45,7 +46,6 @@ pub struct Options {
 pub struct Server {
     mountpoint: PathBuf,
     how: How,
-    unmounter: Mutex<Option<SessionUnmounter>>,
     done: Arc<(Mutex<Option<Result<()>>>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -62,28 +62,13 @@ pub fn mount(union: Arc<Union>, mountpoint: &Path, options: &Options) -> Result<
     config.clone_fd = options.threads > 1;
     // The kernel admits who may come (or `allow_other`); a second check by uid would refuse other user namespaces.
     config.acl = SessionACL::All;
-    let adapter = Adapter(union.clone());
-    let (session, unmounter) = match options.how {
-        How::Direct => {
-            let fd = mount_direct(mountpoint, options)?;
-            let session = Session::from_fd(adapter, fd, SessionACL::All, config)
-                .map_err(|e| Error::sys("greet the kernel over /dev/fuse", e))?;
-            (session, None)
-        }
-        How::Helper => {
-            config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-            config.mount_options = vec![
-                MountOption::FSName(options.fsname.clone()),
-                MountOption::Subtype(options.subtype.clone()),
-                MountOption::DefaultPermissions,
-            ];
-            config.mount_options.extend(flag_options(options.flags));
-            let mut session =
-                Session::new(adapter, mountpoint, &config).map_err(|e| helper_failed(mountpoint, e))?;
-            let unmounter = session.unmount_callable();
-            (session, Some(unmounter))
-        }
+    let fd = match options.how {
+        How::Direct => mount_direct(mountpoint, options)?,
+        // Not by the library: when its session ends it unmounts by path, and may hit the next mount there.
+        How::Helper => helper::mount(mountpoint, options)?,
     };
+    let session = Session::from_fd(Adapter(union.clone()), fd, SessionACL::All, config)
+        .map_err(|e| Error::sys("greet the kernel over /dev/fuse", e))?;
     union.set_notify(Box::new(KernelCaches(session.notifier())));
     drop(union);
     let done = Arc::new((Mutex::new(None), Condvar::new()));
@@ -96,13 +81,7 @@ pub fn mount(union: Arc<Union>, mountpoint: &Path, options: &Options) -> Result<
             signal.1.notify_all();
         })
         .map_err(|e| Error::sys("start the serving thread", e))?;
-    Ok(Server {
-        mountpoint: mountpoint.to_owned(),
-        how: options.how,
-        unmounter: Mutex::new(unmounter),
-        done,
-        thread: Mutex::new(Some(thread)),
-    })
+    Ok(Server { mountpoint: mountpoint.to_owned(), how: options.how, done, thread: Mutex::new(Some(thread)) })
 }
 
 fn mount_direct(mountpoint: &Path, options: &Options) -> Result<OwnedFd> {
@@ -129,35 +108,6 @@ fn mount_direct(mountpoint: &Path, options: &Options) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// `MS_*` flags in the helper's words.
-fn flag_options(flags: u64) -> impl Iterator<Item = MountOption> {
-    [
-        (libc::MS_RDONLY, MountOption::RO),
-        (libc::MS_NOSUID, MountOption::NoSuid),
-        (libc::MS_NODEV, MountOption::NoDev),
-        (libc::MS_NOEXEC, MountOption::NoExec),
-        (libc::MS_NOATIME, MountOption::NoAtime),
-        (libc::MS_SYNCHRONOUS, MountOption::Sync),
-        (libc::MS_DIRSYNC, MountOption::DirSync),
-    ]
-    .into_iter()
-    .filter(move |(flag, _)| flags & flag != 0)
-    .map(|(_, option)| option)
-}
-
-fn helper_failed(mountpoint: &Path, e: std::io::Error) -> Error {
-    let mut error = Error::failure(format!(
-        "cannot mount at {} with fusermount3: {e}",
-        crate::base::quote(mountpoint.as_os_str().as_bytes())
-    ))
-    .hint("see 'sbx-fuse doctor' for what this host lacks");
-    if e.kind() == std::io::ErrorKind::NotFound {
-        error.kind = ErrorKind::Missing;
-        error.hint = Some("install the package 'fuse3'".into());
-    }
-    error
-}
-
 impl Server {
     /// Blocks until the mount is gone, by whatever means.
     ///
@@ -174,17 +124,14 @@ impl Server {
     /// Unmounts; requests under way are answered first.
     ///
     /// # Errors
-    /// `EBUSY` while programs use the mount.
+    /// `EBUSY` while programs use the mount; the helper takes it out of sight instead.
     pub fn unmount(&self) -> Result<()> {
         let target = self.mountpoint.as_os_str().as_bytes();
         match self.how {
             How::Direct => sys::mount::umount(target, false).map_err(|e| {
                 Error::on_path("unmount", target, e).hint("end the programs that use it, then try again")
             }),
-            How::Helper => match self.unmounter.lock().as_mut() {
-                Some(unmounter) => unmounter.unmount().map_err(|e| Error::on_path("unmount", target, e)),
-                None => Ok(()),
-            },
+            How::Helper => helper::unmount(&self.mountpoint),
         }
     }
 
