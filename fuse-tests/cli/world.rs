@@ -81,6 +81,14 @@ impl World {
         self.give(&at);
     }
 
+    /// Gives an object to root and its group; false when the tests do not run as root, who alone may.
+    pub fn give_to_root(&self, name: &str) -> bool {
+        if is_root() {
+            chown(self.at(name), Some(0), Some(0)).expect("chown");
+        }
+        is_root()
+    }
+
     /// The content of a file.
     pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.at(name)).expect("a file can be read")
@@ -177,6 +185,18 @@ impl World {
         let dir = self.dir.path().to_str().expect("UTF-8");
         // A diff names absolute paths without the slash in front.
         self.text.replace(dir, "[TMP]").replace(dir.trim_start_matches('/'), "[TMP]")
+    }
+}
+
+impl Drop for World {
+    /// A test that failed may leave its mount, without which the directory could not be removed.
+    fn drop(&mut self) {
+        let mnt = self.at("mnt");
+        let mnt = mnt.to_str().expect("UTF-8");
+        let gone = self.command(Path::new("fusermount3"), &["-u", "-q", "-z", mnt]).output();
+        if std::thread::panicking() {
+            eprintln!("{}\nclean-up: {gone:?}", self.transcript());
+        }
     }
 }
 
