@@ -202,6 +202,8 @@ fn applied_and_discarded() {
         ("mvdir d* e; write e/f*d/f; discarded e", "M d/f@d/f"),
         ("mvdir d* e; mv e/f*d/f g; applied e", "R g<e/f@d/f"),
         ("mkdir d; create d/f; applied d", "A d/f"),
+        ("mvdir d* e; mkdir d; create d/f; discarded d", "M do@d; A d/f; R e<d@d"),
+        ("mvdir d* e; mkdir d; create d/f; discarded d/f; discarded d", "R e<d@d"),
         ("mkdir d; create d/f; discarded d; discarded d/f", ""),
         ("mkdir d; create d/f; discarded d/f; discarded d", ""),
         ("unlink d/f*; rmdir d*; mkdir d; create d/g; applied d", "A d/g"),

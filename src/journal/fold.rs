@@ -317,7 +317,12 @@ impl Tree {
         let (dir, name) = (self.node(id).parent, self.node(id).name.clone());
         self.unhide(dir, &name, applied);
         let at_place = path.parent().is_some_and(|above| self.lower(dir) == Some(above));
+        // A directory made where a renamed one was: the real one is not back as long as that is elsewhere.
+        let taken = self.slot(dir, &name).is_some_and(|s| s.gone.is_some());
         let node = self.node_mut(id);
+        if taken {
+            return node.clear();
+        }
         node.origin = if at_place { Origin::Here } else { Origin::Lower(path.clone()) };
         node.clear();
     }

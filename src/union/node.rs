@@ -317,9 +317,4 @@ impl Table {
     pub fn all(&self) -> Vec<Arc<Node>> {
         self.nodes.iter().map(|n| n.clone()).collect()
     }
-
-    /// How many nodes are known.
-    pub fn len(&self) -> usize {
-        self.nodes.len()
-    }
 }

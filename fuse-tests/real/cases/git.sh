@@ -1,6 +1,8 @@
+# One pack: with two, git lists them in the order of readdir, which no file system promises.
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b.invalid GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b.invalid
 export GIT_AUTHOR_DATE='2024-01-02T03:04:05Z' GIT_COMMITTER_DATE='2024-01-02T03:04:05Z'
-export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_COUNT=3 GIT_CONFIG_KEY_0=init.defaultBranch GIT_CONFIG_VALUE_0=main \
+export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_COUNT=4 GIT_CONFIG_KEY_0=init.defaultBranch GIT_CONFIG_VALUE_0=main \
+    GIT_CONFIG_KEY_3=gc.cruftPacks GIT_CONFIG_VALUE_3=false \
     GIT_CONFIG_KEY_1=pack.threads GIT_CONFIG_VALUE_1=1 GIT_CONFIG_KEY_2=gc.auto GIT_CONFIG_VALUE_2=0
 
 setup() {
