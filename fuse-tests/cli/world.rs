@@ -215,7 +215,10 @@ macro_rules! same_as_before {
                 (r"\(pid \d+\)", "(pid [PID])"),
                 (r#""pid": \d+"#, r#""pid": "[PID]""#),
                 (r#""(time|created)": \d+"#, r#""$1": "[TIME]""#),
-                (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  \d+ ", "[TIME]  [PID] "),
+                (
+                    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  \d+ (\S+) +(\S+) +",
+                    "[TIME]  [PID] $1  $2  "
+                ),
                 (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "[TIME]"),
                 (r#""[0-9a-f]{32}""#, r#""[ID]""#),
             ]
