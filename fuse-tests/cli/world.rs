@@ -81,6 +81,14 @@ impl World {
         self.give(&at);
     }
 
+    /// Gives an object to root and its group; false when the tests do not run as root, who alone may.
+    pub fn give_to_root(&self, name: &str) -> bool {
+        if is_root() {
+            chown(self.at(name), Some(0), Some(0)).expect("chown");
+        }
+        is_root()
+    }
+
     /// The content of a file.
     pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.at(name)).expect("a file can be read")
@@ -180,6 +188,18 @@ impl World {
     }
 }
 
+impl Drop for World {
+    /// A test that failed may leave its mount, without which the directory could not be removed.
+    fn drop(&mut self) {
+        let mnt = self.at("mnt");
+        let mnt = mnt.to_str().expect("UTF-8");
+        let gone = self.command(Path::new("fusermount3"), &["-u", "-q", "-z", mnt]).output();
+        if std::thread::panicking() {
+            eprintln!("{}\nclean-up: {gone:?}", self.transcript());
+        }
+    }
+}
+
 fn utf8(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
 }
@@ -195,7 +215,10 @@ macro_rules! same_as_before {
                 (r"\(pid \d+\)", "(pid [PID])"),
                 (r#""pid": \d+"#, r#""pid": "[PID]""#),
                 (r#""(time|created)": \d+"#, r#""$1": "[TIME]""#),
-                (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  \d+ ", "[TIME]  [PID] "),
+                (
+                    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  \d+ (\S+) +(\S+) +",
+                    "[TIME]  [PID] $1  $2  "
+                ),
                 (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "[TIME]"),
                 (r#""[0-9a-f]{32}""#, r#""[ID]""#),
             ]

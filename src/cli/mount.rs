@@ -233,7 +233,7 @@ fn serve_until_unmounted(
         unmount_on_signals(&served)?;
         ready();
         let ended = served.wait();
-        let finished = served.finish(false);
+        let finished = served.finish();
         ended.and(finished)
     });
     session.meta.mountpoint = None;
