@@ -240,10 +240,10 @@ impl Union {
     pub(crate) fn keep_base(&self, bytes: &[u8]) -> [u8; 32] {
         let hash = *blake3::hash(bytes).as_bytes();
         let text = !bytes[..bytes.len().min(8000)].contains(&0);
-        if let (true, Some(journal)) = (text, &self.journal) {
-            if let Err(e) = journal.put_base(bytes, hash) {
-                tracing::warn!("base bytes could not be kept, a later merge will not have them: {e}");
-            }
+        if let (true, Some(journal)) = (text, &self.journal)
+            && let Err(e) = journal.put_base(bytes, hash)
+        {
+            tracing::warn!("base bytes could not be kept, a later merge will not have them: {e}");
         }
         hash
     }
