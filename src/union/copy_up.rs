@@ -282,7 +282,7 @@ fn stage_dir(root: &Root, lower: BorrowedFd<'_>, attr: &Attr, temp: &[u8]) -> Sy
 }
 
 /// Owner (where permitted), mode and xattrs of `from` onto `to`.
-fn copy_meta(from: BorrowedFd<'_>, to: BorrowedFd<'_>, attr: &Attr) -> Sys<()> {
+pub(super) fn copy_meta(from: BorrowedFd<'_>, to: BorrowedFd<'_>, attr: &Attr) -> Sys<()> {
     let now = file::stat(to)?;
     if (now.uid, now.gid) != (attr.uid, attr.gid) {
         match file::chown_fd(to, attr.uid, attr.gid) {
