@@ -174,18 +174,21 @@ impl Walk<'_> {
         let opaque = is_opaque(self.dirs, object)?;
         let redirect =
             if opaque { None } else { layer::read_redirect(fd, &parent.real.clone().unwrap_or_default())? };
-        if let Some(from) = redirect.filter(|from| Some(from) != below.visible()) {
-            if let Some(real) =
-                Object::find(self.dirs.real.as_fd(), &from)?.filter(|o| o.attr.kind == Kind::Dir)
-            {
-                self.hide(below.visible());
-                let meta = MetaDiff::of(&real, object, self.dirs, false)?;
-                let change = self.push(path.clone(), What::Renamed, Kind::Dir);
-                (change.base, change.content, change.meta) = (base, false, !meta.is_empty());
-                change.from = Some(from.clone());
-                todo.push((path, Lower { real: Some(from), hidden: false }));
-                return Ok(());
-            }
+        // A redirect to its own place tells that an opaque directory above does not hide it: it came back there.
+        let came_back = redirect.is_some() && redirect == below.real;
+        let below = if came_back { Lower { hidden: false, ..below } } else { below };
+        let source = match redirect.as_ref().filter(|_| !came_back) {
+            Some(from) => Object::find(self.dirs.real.as_fd(), from)?.filter(|o| o.attr.kind == Kind::Dir),
+            None => None,
+        };
+        if let (Some(real), Some(from)) = (source, redirect) {
+            self.hide(below.visible());
+            let meta = MetaDiff::of(&real, object, self.dirs, false)?;
+            let change = self.push(path.clone(), What::Renamed, Kind::Dir);
+            (change.base, change.content, change.meta) = (base, false, !meta.is_empty());
+            change.from = Some(from.clone());
+            todo.push((path, Lower { real: Some(from), hidden: false }));
+            return Ok(());
         }
         let real = match below.visible() {
             Some(b) => Object::find(self.dirs.real.as_fd(), b)?,
