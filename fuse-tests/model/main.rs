@@ -31,6 +31,8 @@ struct Both {
     plain: Plain,
     view: View,
     done: usize,
+    /// No object of the lower has several names.
+    exact_links: bool,
     tmp: tempfile::TempDir,
 }
 
@@ -44,7 +46,15 @@ impl Both {
         };
         let mut plain = Plain::new(sub("plain"));
         let mut real = Plain::new(sub("lower"));
+        let mut exact_links = true;
         for (n, op) in lower.iter().enumerate() {
+            if let Op::Link { from, .. } = op {
+                // Hard links of anything but files come apart at a copy-up: there is nowhere to note their identity.
+                if !fs::symlink_metadata(real.dir.join(from.join("/"))).is_ok_and(|m| m.is_file()) {
+                    continue;
+                }
+                exact_links = false;
+            }
             assert_eq!(plain.apply(n, op), real.apply(n, op));
         }
         let work = sub("work");
@@ -57,7 +67,7 @@ impl Both {
             lowers: vec![(real.dir.clone(), LayerKind::Plain)],
             features,
         };
-        Both { plain, view: View::new(setup), done: lower.len(), tmp }
+        Both { plain, view: View::new(setup), done: lower.len(), exact_links, tmp }
     }
 
     fn apply(&mut self, ops: &[Op]) -> Result<(), TestCaseError> {
@@ -71,7 +81,7 @@ impl Both {
     }
 
     fn agree(&mut self, when: &str) -> Result<(), TestCaseError> {
-        let different = differences(&self.plain.tree(), &self.view.tree());
+        let different = differences(&self.plain.tree(), &self.view.tree(), self.exact_links);
         prop_assert!(different.is_empty(), "{}: {:#?}", when, different);
         let left = self.view.leftovers();
         prop_assert!(left.is_empty(), "{}: left in the work directory: {:?}", when, left);
@@ -131,7 +141,7 @@ fn session(lower: &[Op], work: &[Op], form: Option<WhiteoutForm>) -> Result<(), 
 
 fn config() -> ProptestConfig {
     ProptestConfig {
-        cases: 256,
+        cases: 3000,
         max_shrink_iters: 20_000,
         failure_persistence: None,
         ..ProptestConfig::default()
@@ -162,6 +172,9 @@ proptest! {
         lower in prop::collection::vec(ops::building(), 0..20),
         work in prop::collection::vec(prop::collection::vec(ops::working(), 0..15), 2..4),
     ) {
+        // The names of a lower hard link that the upper does not have follow the index, which stays behind.
+        let unlinked = |ops: Vec<Op>| ops.into_iter().filter(|op| !matches!(op, Op::Link { .. })).collect();
+        let (lower, work): (Vec<Op>, Vec<Vec<Op>>) = (unlinked(lower), work.into_iter().map(unlinked).collect());
         let mut both = Both::new(&lower, None);
         for (n, ops) in work.iter().enumerate() {
             both.apply(ops)?;
