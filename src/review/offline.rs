@@ -98,7 +98,7 @@ impl Offline<'_> {
             }
             Some(object) if !object.attr.is_whiteout() => {
                 let (dir, name) = objects::open_parent(upper, path)?;
-                file::unlinkat(dir.as_fd(), name)?;
+                objects::in_writable(dir.as_fd(), || file::unlinkat(dir.as_fd(), name))?;
             }
             _ => {}
         }
@@ -167,7 +167,7 @@ impl Offline<'_> {
                 Some(_) => return Ok(()),
                 None => {
                     let Some(below) = Object::find(dirs.real.as_fd(), &lower)? else { return Ok(()) };
-                    file::mkdirat(dir.as_fd(), name, 0o700)?;
+                    objects::in_writable(dir.as_fd(), || file::mkdirat(dir.as_fd(), name, 0o700))?;
                     let made = Object::find(dirs.upper.as_fd(), &at)?.ok_or(Errno::ENOENT)?;
                     super::attrs::give_all(&made, &below.attr, &objects::xattrs(&below)?)?;
                 }
@@ -193,10 +193,12 @@ impl Offline<'_> {
         let form = dirs.features.whiteout;
         let taken = slot.is_some_and(|slot| self.taken.contains_key(&(dirs.root, slot.clone())));
         match layer::find(dir.as_fd(), name, layer::LayerKind::Overlay, form == WhiteoutForm::Prefix)? {
-            layer::Found::Whiteout if !taken => remove_whiteout(dir.as_fd(), name, form),
+            layer::Found::Whiteout if !taken => {
+                objects::in_writable(dir.as_fd(), || remove_whiteout(dir.as_fd(), name, form))
+            }
             layer::Found::Nothing if taken => match slot {
                 Some(slot) if objects::stat(dirs.real.as_fd(), slot)?.is_some() => {
-                    layer::make_whiteout(dir.as_fd(), name, form)
+                    objects::in_writable(dir.as_fd(), || layer::make_whiteout(dir.as_fd(), name, form))
                 }
                 _ => Ok(()),
             },
@@ -237,7 +239,7 @@ impl Offline<'_> {
             super::attrs::give_all(object, &real.attr, &xattrs)?;
         }
         let (dir, name) = objects::open_parent(upper, path)?;
-        match file::rmdirat(dir.as_fd(), name) {
+        match objects::in_writable(dir.as_fd(), || file::rmdirat(dir.as_fd(), name)) {
             Ok(()) | Err(Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
             Err(e) => Err(e),
         }
@@ -274,18 +276,22 @@ impl Offline<'_> {
         let Some(object) = Object::find(dirs.upper.as_fd(), dir)? else { return Ok(true) };
         let says_nothing = object.attr.kind == Kind::Dir
             && self.left.get(&(dirs.root, dir.clone())).is_none_or(|c| c.what != What::Meta)
-            && !scan::is_opaque(dirs, &object)?
-            && xattr::get(object.fd.as_fd(), X_REDIRECT)?.is_none();
+            && !scan::is_opaque(dirs, &object)?;
         if !says_nothing {
             return Ok(false);
         }
-        let Some(lower) = lower_of(dirs, dir, |_, _, _| Ok(true))? else { return Ok(false) };
+        let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(false) };
+        let Some(above) = lower_of(dirs, &above, |_, _, _| Ok(true))? else { return Ok(false) };
+        let lower = above.join(name);
+        if layer::read_redirect(object.fd.as_fd(), &above)?.is_some_and(|to| to != lower) {
+            return Ok(false);
+        }
         let Some(below) = Object::find(dirs.real.as_fd(), &lower)? else { return Ok(false) };
         if !super::settle::MetaDiff::of(&below, &object, dirs, false)?.is_empty() {
             return Ok(false);
         }
         let (parent, name) = objects::open_parent(dirs.upper.as_fd(), dir)?;
-        match file::rmdirat(parent.as_fd(), name) {
+        match objects::in_writable(parent.as_fd(), || file::rmdirat(parent.as_fd(), name)) {
             Ok(()) => Ok(true),
             Err(Errno::ENOTEMPTY | Errno::EEXIST) => Ok(false),
             Err(e) => Err(e),
@@ -319,14 +325,18 @@ fn take_whiteouts(dirs: &RootDirs, top: &RelPath) -> Sys<Vec<RelPath>> {
     let mut taken = Vec::new();
     for (path, hidden) in found {
         let (dir, name) = objects::open_parent(dirs.upper.as_fd(), &path)?;
-        file::unlinkat(dir.as_fd(), name)?;
+        objects::in_writable(dir.as_fd(), || file::unlinkat(dir.as_fd(), name))?;
         taken.extend(hidden.strip_prefix(top));
     }
     Ok(taken)
 }
 
+fn in_dir<'a>(dir: &'a Object, mut change: impl FnMut(BorrowedFd<'a>) -> Sys<()>) -> Sys<()> {
+    objects::in_writable(dir.fd.as_fd(), || change(dir.fd.as_fd()))
+}
+
 fn forget(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
-    match xattr::remove(fd, name) {
+    match objects::in_writable(fd, || xattr::remove(fd, name)) {
         Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
         Err(e) => Err(e),
     }
@@ -368,7 +378,7 @@ fn expand(dirs: &RootDirs, path: &RelPath, lower: &RelPath, object: &Object) -> 
     let form = dirs.features.whiteout;
     for name in objects::names(dirs.real.as_fd(), lower)? {
         match Object::find(object.fd.as_fd(), &RelPath::new(&name)?)? {
-            None => layer::make_whiteout(object.fd.as_fd(), &name, form).or_else(|e| match e {
+            None => in_dir(object, |fd| layer::make_whiteout(fd, &name, form)).or_else(|e| match e {
                 Errno::EEXIST => Ok(()),
                 e => Err(e),
             })?,
@@ -388,14 +398,14 @@ fn expand(dirs: &RootDirs, path: &RelPath, lower: &RelPath, object: &Object) -> 
 
 fn mark_opaque(dirs: &RootDirs, dir: &Object) -> Sys<()> {
     if dirs.features.xattr {
-        return layer::set_opaque(dir.fd.as_fd());
+        return in_dir(dir, layer::set_opaque);
     }
-    file::openat(dir.fd.as_fd(), WH_OPAQUE, libc::O_CREAT | libc::O_WRONLY, 0o600).map(drop)
+    in_dir(dir, |fd| file::openat(fd, WH_OPAQUE, libc::O_CREAT | libc::O_WRONLY, 0o600).map(drop))
 }
 
 fn clear_opaque(dir: &Object) -> Sys<()> {
     forget(dir.fd.as_fd(), X_OPAQUE)?;
-    match file::unlinkat(dir.fd.as_fd(), WH_OPAQUE) {
+    match in_dir(dir, |fd| file::unlinkat(fd, WH_OPAQUE)) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(e) => Err(e),
     }
@@ -420,13 +430,13 @@ fn rebase(dirs: &RootDirs, path: &RelPath, from: &RelPath, to: &RelPath) -> Sys<
             && let Some(rest) = origin.path.strip_prefix(from)
         {
             origin.path = under(to, &rest);
-            layer::write_origin(fd, &origin)?;
+            objects::in_writable(fd, || layer::write_origin(fd, &origin))?;
         }
         let redirect = xattr::get(fd, X_REDIRECT)?.filter(|v| v.starts_with(b"/"));
         if let Some(target) = redirect.and_then(|v| RelPath::new(&v[1..]).ok())
             && let Some(rest) = target.strip_prefix(from)
         {
-            layer::write_redirect(fd, &under(to, &rest))?;
+            objects::in_writable(fd, || layer::write_redirect(fd, &under(to, &rest)))?;
         }
     }
     Ok(())
