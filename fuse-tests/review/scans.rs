@@ -125,3 +125,15 @@ fn two_views_agree_but_for_what_an_upper_cannot_tell() {
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].path.clone(), found[0].scan.clone()), (rel("f"), Some((What::Modified, None))));
 }
+
+#[test]
+fn what_came_back_to_its_place_is_no_change() {
+    let w = World::new();
+    w.has("d/s/x", "1").has("d/s/y", "1").has("d/f", "f").has("d/gone", "1");
+    w.put("d/", "").opaque("d").redirect("d/s", "d/s").whiteout("d/s/y").copy_up("d/f", "d/f", None);
+    assert_eq!(w.changes(), ["D d/gone", "D d/s/y"]);
+    w.apply(&["d/gone"]);
+    assert_eq!(w.changes(), ["D d/s/y"]);
+    w.apply(&[]);
+    assert_eq!(w.tree(), ["d/", "d/f = f", "d/s/", "d/s/x = 1"]);
+}

@@ -7,7 +7,7 @@ use super::output;
 use super::run::find_or_make;
 use super::serve::{Served, What};
 use crate::base::{Error, ErrorKind, Result, quote};
-use crate::session::{PathBytes, Role, Session, Store};
+use crate::session::{PathBytes, Role, Session, Store, mounted};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
@@ -15,6 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+const ELSEWHERE: &str = "choose an empty directory elsewhere, e.g. one that mktemp -d makes";
 
 /// Mount a private, writable view of real directories, for any program to use
 ///
@@ -93,32 +95,40 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
         e.kind = ErrorKind::Usage;
         e
     };
-    let told = |e: std::io::Error| {
-        let dead = e.raw_os_error() == Some(libc::ENOTCONN);
-        let e = usage(Error::on_path("mount at", path.as_os_str().as_bytes(), e));
-        if dead { e.hint(format!("a dead mount is there; run: sbx-fuse umount {}", shown(path))) } else { e }
+    let told = |e: std::io::Error| match e.raw_os_error() {
+        // The first while its server is dying, the second from then on.
+        Some(libc::ECONNABORTED | libc::ENOTCONN) => {
+            Error::usage(format!("a dead mount is at {}", shown(path)))
+                .hint(format!("take it away with: sbx-fuse umount {}", shown(path)))
+        }
+        _ => usage(Error::on_path("mount at", path.as_os_str().as_bytes(), e)),
     };
     let real = path.canonicalize().map_err(told)?;
     let mut entries = std::fs::read_dir(&real).map_err(told)?;
+    if let Some(mount) = mounted()?.iter().find(|m| m.at == real) {
+        let what = quote(mount.source.strip_prefix(b"sbx-fuse:").unwrap_or(&mount.source));
+        return Err(Error::usage(format!("session {what} is mounted at {} already", shown(path))));
+    }
     if entries.next().is_some() {
         return Err(Error::usage(format!("{} is not empty: what it holds would be covered", shown(path)))
-            .hint("make a directory for it, e.g. with: mktemp -d"));
+            .hint(ELSEWHERE));
     }
     Ok(real)
 }
 
-/// A mount inside a root would show itself in itself; around one, or in the state directory, it would cover it.
+/// A mount must be neither in a root nor around one, nor among our own files.
 fn check_apart(session: &Session, mountpoint: &Path, state: &Path) -> Result<()> {
     for root in session.roots() {
         let root = root.lower_dir();
-        if mountpoint.starts_with(root) || root.starts_with(mountpoint) {
-            return Err(Error::usage(format!(
-                "the mount point {} and the root {} lie in one another",
-                shown(mountpoint),
-                shown(root)
-            ))
-            .hint("choose a directory elsewhere, e.g. with: mktemp -d"));
-        }
+        let (at, real) = (shown(mountpoint), shown(root));
+        let why = if mountpoint.starts_with(root) {
+            format!("the mount point {at} lies in the root {real}, and would show itself in itself")
+        } else if root.starts_with(mountpoint) {
+            format!("the root {real} lies in the mount point {at}, and would be covered")
+        } else {
+            continue;
+        };
+        return Err(Error::usage(why).hint(ELSEWHERE));
     }
     let state = state.canonicalize().unwrap_or_else(|_| state.to_owned());
     if mountpoint.starts_with(&state) {
@@ -173,7 +183,7 @@ fn serve_until_unmounted(
         unmount_on_signals(&served)?;
         ready();
         let ended = served.wait();
-        let finished = served.finish(false);
+        let finished = served.finish();
         ended.and(finished)
     });
     session.meta.mountpoint = None;

@@ -1,7 +1,7 @@
 //! Carries a plan out on the real tree, whole or not at all.
 //!
 //! Order, and what is true if a step fails: (1) everything is staged under temporary names, nothing of the real tree
-//! is touched; (2) the steps, each of which notes its inverse before the next begins; what they replace is moved
+//! is touched but the mode of directories that could not be written to; (2) the steps, each of which notes its inverse before the next begins; what they replace is moved
 //! aside, never overwritten; (3) what was done is synced; (4) commit: what was set aside is removed, and the changes
 //! leave the session. A failure up to (3) takes the noted inverses in reverse order.
 
@@ -142,20 +142,28 @@ struct Run<'a, 'p> {
 impl<'a> Run<'a, '_> {
     fn all(&mut self) -> Result<()> {
         let many = self.plan.steps.iter().filter(|s| matches!(s, Step::Put { .. })).count() > SYNC_EACH;
+        // A directory that is to become writable must be so before anything can be staged in it.
+        let (unlocks, steps): (Vec<&Step>, Vec<&Step>) =
+            self.plan.steps.iter().partition(|s| matches!(s, Step::Unlock { .. }));
+        self.take_all(&unlocks)?;
         for step in &self.plan.steps {
             let (Step::Put { path, .. } | Step::Rewrite { path, .. }) = step else { continue };
             self.tell(path, 0);
-            self.stage(step, many).map_err(|e| Error::on_path("stage", path.as_bytes(), e))?;
+            self.stage(step, many).map_err(|e| failed(e, step))?;
             self.done += 1;
         }
         self.sync_staged()?;
-        for step in &self.plan.steps {
-            let path = path_of(step);
-            self.tell(path, 0);
+        self.take_all(&steps)?;
+        self.sync_touched()
+    }
+
+    fn take_all(&mut self, steps: &[&Step]) -> Result<()> {
+        for step in steps {
+            self.tell(path_of(step), 0);
             self.take(step).map_err(|e| failed(e, step))?;
             self.done += 1;
         }
-        self.sync_touched()
+        Ok(())
     }
 
     fn tell(&mut self, path: &RelPath, bytes: u64) {

@@ -104,13 +104,13 @@ pub(crate) fn set_mtime(real: BorrowedFd<'_>, path: &RelPath, mtime: Time) -> Sy
 fn set_xattrs(to: &Object, wanted: &[(Vec<u8>, Vec<u8>)]) -> Sys<()> {
     let present = objects::xattrs(to)?;
     for (name, _) in present.iter().filter(|(name, _)| !wanted.iter().any(|(w, _)| w == name)) {
-        match xattr::remove(to.fd.as_fd(), name) {
+        match objects::in_writable(to.fd.as_fd(), || xattr::remove(to.fd.as_fd(), name)) {
             Ok(()) | Err(Errno::ENODATA) => {}
             Err(e) => return Err(e),
         }
     }
     for (name, value) in wanted.iter().filter(|pair| !present.contains(pair)) {
-        match xattr::set(to.fd.as_fd(), name, value, 0) {
+        match objects::in_writable(to.fd.as_fd(), || xattr::set(to.fd.as_fd(), name, value, 0)) {
             Ok(()) => {}
             // Capabilities need a privilege; a file system without ACLs has the mode, which says nearly the same.
             Err(Errno::EPERM) if name == objects::CAPABILITY => {}

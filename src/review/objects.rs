@@ -202,6 +202,23 @@ pub(crate) fn same_content(a: &Object, b: &Object) -> Sys<bool> {
     }
 }
 
+/// Does `change` to `dir`, its entries or its xattrs; where the mode of an object of ours forbids it, that is lifted for as long.
+///
+/// # Errors
+/// What `change` returns, or as `fchmod(2)`.
+pub(crate) fn in_writable<T>(dir: BorrowedFd<'_>, mut change: impl FnMut() -> Sys<T>) -> Sys<T> {
+    match change() {
+        Err(Errno::EACCES) => {
+            let perm = file::stat(dir)?.perm;
+            file::chmod_fd(dir, perm | 0o700).map_err(|_| Errno::EACCES)?;
+            let done = change();
+            file::chmod_fd(dir, perm)?;
+            done
+        }
+        other => other,
+    }
+}
+
 /// ACL of an object (acl(5)).
 pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// ACL that a directory gives to what is made in it.

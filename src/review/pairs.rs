@@ -38,7 +38,7 @@ pub(crate) fn pairs(roots: &[RootDirs], set: &[Settled]) -> Result<Vec<Pair>> {
     let mut apart = BTreeSet::new();
     for s in set {
         let c = &s.change;
-        if c.kind != Kind::Dir || matches!(c.what, What::Deleted | What::Renamed) {
+        if c.kind != Kind::Dir || matches!(c.what, What::Deleted | What::Renamed | What::Typed) {
             apart.extend(s.real_path.clone().map(|path| (c.root, path)));
         }
         if c.what == What::Renamed {

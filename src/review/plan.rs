@@ -349,7 +349,7 @@ fn files(changes: &[Settled], root: u16, mine: &[usize], steps: &mut Vec<Step>) 
 /// The nearest directory above `path` that the real tree has before the first step.
 fn stage_dir(resolver: &Resolver<'_>, root: u16, path: &RelPath) -> RelPath {
     ancestors(path)
-        .filter(|dir| !resolver.at(root, dir).is_some_and(|c| c.what == What::Typed))
+        .filter(|dir| resolver.at(root, dir).is_none_or(|c| c.what != What::Typed))
         .find_map(|dir| resolver.real_of(root, &dir))
         .unwrap_or_default()
 }

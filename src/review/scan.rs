@@ -22,6 +22,7 @@ pub fn scan(roots: &[RootDirs]) -> Result<ChangeSet> {
     let mut changes = Vec::new();
     for dirs in roots {
         let mut walk = Walk { dirs, changes: Vec::new(), claims: Vec::new(), hidden: Hidden::new() };
+        walk.top().map_err(|e| Error::on_path("examine the session's root", b".", e))?;
         let mut todo = vec![(RelPath::root(), Lower { real: Some(RelPath::root()), hidden: false })];
         while let Some((path, lower)) = todo.pop() {
             walk.directory(&path, &lower, &mut todo)
@@ -99,6 +100,27 @@ impl Walk<'_> {
         self.hidden.extend(real.map(|p| (self.dirs.root, p.clone())));
     }
 
+    /// Looks at the root itself: its upper was made like the real directory, and says what that was.
+    fn top(&mut self) -> Sys<()> {
+        let root = RelPath::root();
+        let (Some(real), Some(upper)) =
+            (Object::find(self.dirs.real.as_fd(), &root)?, Object::find(self.dirs.upper.as_fd(), &root)?)
+        else {
+            return Ok(());
+        };
+        let Some(origin) = layer::read_origin(upper.fd.as_fd())? else {
+            return Ok(());
+        };
+        let diff = MetaDiff::of(&real, &upper, self.dirs, false)?;
+        let mode = diff.mode.is_some() && upper.attr.perm != origin.base.perm;
+        let owner =
+            diff.owner.is_some() && (upper.attr.uid, upper.attr.gid) != (origin.base.uid, origin.base.gid);
+        if mode || owner || !diff.xattrs.is_empty() {
+            self.push(root, What::Meta, Kind::Dir).base = Some(origin.base);
+        }
+        Ok(())
+    }
+
     /// Looks at all entries of the upper directory `path`, whose content below lies at `lower` of the real tree.
     fn directory(&mut self, path: &RelPath, lower: &Lower, todo: &mut Todo) -> Sys<()> {
         let prefixed = self.dirs.features.whiteout == WhiteoutForm::Prefix;
@@ -174,18 +196,21 @@ impl Walk<'_> {
         let opaque = is_opaque(self.dirs, object)?;
         let redirect =
             if opaque { None } else { layer::read_redirect(fd, &parent.real.clone().unwrap_or_default())? };
-        if let Some(from) = redirect.filter(|from| Some(from) != below.visible()) {
-            if let Some(real) =
-                Object::find(self.dirs.real.as_fd(), &from)?.filter(|o| o.attr.kind == Kind::Dir)
-            {
-                self.hide(below.visible());
-                let meta = MetaDiff::of(&real, object, self.dirs, false)?;
-                let change = self.push(path.clone(), What::Renamed, Kind::Dir);
-                (change.base, change.content, change.meta) = (base, false, !meta.is_empty());
-                change.from = Some(from.clone());
-                todo.push((path, Lower { real: Some(from), hidden: false }));
-                return Ok(());
-            }
+        // A redirect to its own place tells that an opaque directory above does not hide it: it came back there.
+        let came_back = redirect.is_some() && redirect == below.real;
+        let below = if came_back { Lower { hidden: false, ..below } } else { below };
+        let source = match redirect.as_ref().filter(|_| !came_back) {
+            Some(from) => Object::find(self.dirs.real.as_fd(), from)?.filter(|o| o.attr.kind == Kind::Dir),
+            None => None,
+        };
+        if let (Some(real), Some(from)) = (source, redirect) {
+            self.hide(below.visible());
+            let meta = MetaDiff::of(&real, object, self.dirs, false)?;
+            let change = self.push(path.clone(), What::Renamed, Kind::Dir);
+            (change.base, change.content, change.meta) = (base, false, !meta.is_empty());
+            change.from = Some(from.clone());
+            todo.push((path, Lower { real: Some(from), hidden: false }));
+            return Ok(());
         }
         let real = match below.visible() {
             Some(b) => Object::find(self.dirs.real.as_fd(), b)?,

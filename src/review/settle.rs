@@ -198,6 +198,8 @@ impl Expansion<'_> {
                         self.added_children(&here)?;
                     }
                 }
+                // Its candidates stand: it is merged with the real directory, not hidden with its parent.
+                (Some(upper), Some(_)) if upper.kind == Kind::Dir && self.came_back(&here, &below)? => {}
                 (Some(upper), Some(_)) => {
                     self.push(here.clone(), What::Modified, upper.kind);
                     if upper.kind == Kind::Dir {
@@ -207,6 +209,12 @@ impl Expansion<'_> {
             }
         }
         Ok(())
+    }
+
+    fn came_back(&self, path: &RelPath, real: &RelPath) -> Sys<bool> {
+        let Some(object) = Object::find(self.dirs.upper.as_fd(), path)? else { return Ok(false) };
+        let parent = real.parent().unwrap_or_default();
+        Ok(layer::read_redirect(object.fd.as_fd(), &parent)?.as_ref() == Some(real))
     }
 
     fn added(&mut self, path: RelPath, kind: Kind) -> Sys<()> {

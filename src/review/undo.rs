@@ -120,15 +120,8 @@ pub(crate) fn remove_all(top: BorrowedFd<'_>, path: &RelPath) -> Sys<()> {
 /// Removes one entry, also from a directory of ours that we may not write to at the moment.
 fn remove_one(top: BorrowedFd<'_>, path: &RelPath, is_dir: bool) -> Sys<()> {
     let (dir, name) = objects::open_parent(top, path)?;
-    let remove = || if is_dir { file::rmdirat(dir.as_fd(), name) } else { file::unlinkat(dir.as_fd(), name) };
-    match remove() {
-        Err(Errno::EACCES) => {
-            let perm = file::stat(dir.as_fd())?.perm;
-            file::chmod_fd(dir.as_fd(), perm | 0o700)?;
-            let removed = remove();
-            file::chmod_fd(dir.as_fd(), perm)?;
-            removed
-        }
-        other => other,
-    }
+    objects::in_writable(dir.as_fd(), || match is_dir {
+        true => file::rmdirat(dir.as_fd(), name),
+        false => file::unlinkat(dir.as_fd(), name),
+    })
 }

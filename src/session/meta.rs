@@ -102,7 +102,7 @@ impl Meta {
             version: u32,
         }
         // The version first, so that a later form is told as such and not as a missing field.
-        let version: Version = serde_json::from_slice(bytes).map_err(|e| Error::failure(e.to_string()))?;
+        let version: Version = serde_json::from_slice(bytes).map_err(damaged)?;
         if version.version != META_VERSION {
             return Err(Error::failure(format!(
                 "it is of version {}, this program knows version {META_VERSION}",
@@ -110,8 +110,12 @@ impl Meta {
             ))
             .hint("use the sbx-fuse that made the session"));
         }
-        serde_json::from_slice(bytes).map_err(|e| Error::failure(e.to_string()))
+        serde_json::from_slice(bytes).map_err(damaged)
     }
+}
+
+fn damaged(e: serde_json::Error) -> Error {
+    Error::failure(format!("its meta.json is damaged: {e}"))
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ pub(super) fn check(name: &[u8]) -> Result<&str> {
     let good = (1..=64).contains(&name.len()) && name[0].is_ascii_alphanumeric() && name.iter().all(plain);
     match std::str::from_utf8(name) {
         Ok(name) if good => Ok(name),
-        _ => Err(Error::usage(format!("{} cannot be the name of a session", quote(name)))
+        _ => Err(Error::usage(format!("'{}' cannot be the name of a session", quote(name)))
             .hint("use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit")),
     }
 }

@@ -46,7 +46,7 @@ use fds::FdCache;
 use invalidate::Watcher;
 use node::{Ident, LowerDir, Node, Table};
 use parking_lot::{Mutex, RwLock};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -251,7 +251,8 @@ fn open_root(root: RootConfig, index: u16, single: bool, nodes: &Table) -> Resul
             let upper_attr = sysfile::stat(upper.dir.as_fd()).map_err(|e| fail("stat the upper of", e))?;
             nodes.note_device(upper_attr.dev);
             if !upper.shared {
-                prepare_upper_root(&upper, &attr).map_err(|e| fail("prepare the upper of", e))?;
+                prepare_upper_root(&upper, top.dir.as_fd(), &attr)
+                    .map_err(|e| fail("prepare the upper of", e))?;
             }
             Some(open_upper(upper).map_err(|e| fail("prepare the work directory of", e))?)
         }
@@ -292,18 +293,12 @@ fn open_upper(upper: UpperConfig) -> Sys<Writable> {
 }
 
 /// Gives a fresh upper its real directory's mode, owner (where permitted) and times, once.
-fn prepare_upper_root(upper: &UpperConfig, lower: &Attr) -> Sys<()> {
+fn prepare_upper_root(upper: &UpperConfig, top: BorrowedFd<'_>, lower: &Attr) -> Sys<()> {
     let dir = upper.dir.as_fd();
     if upper.features.xattr && layer::read_origin(dir)?.is_some() {
         return Ok(());
     }
-    let now = sysfile::stat(dir)?;
-    if (now.uid, now.gid) != (lower.uid, lower.gid) {
-        match sysfile::chown_fd(dir, lower.uid, lower.gid) {
-            Ok(()) | Err(Errno::EPERM | Errno::EINVAL) => {}
-            Err(e) => return Err(e),
-        }
-    }
+    copy_up::copy_meta(top, dir, lower)?;
     let origin = layer::Origin { path: RelPath::root(), base: BaseId::of(lower), btime: lower.btime };
     layer::write_origin(dir, &origin)?;
     sysfile::chmod_fd(dir, lower.perm)?;

@@ -1,0 +1,443 @@
+//! The dropper for a session that no server has open: it edits the upper on disk.
+
+use super::discard::{Dropper, Leave, Seen};
+use super::objects::{self, Object};
+use super::paths::{Resolver, ancestors, under};
+use super::{RootDirs, root_of, scan};
+use crate::base::{Change, ChangeSet, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
+use crate::layer::{self, WH_OPAQUE, WH_PREFIX, WhiteoutForm, X_BASE, X_REDIRECT};
+use crate::sys::{file, xattr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Edits the uppers of a session that no server has open.
+pub struct Offline<'a> {
+    roots: &'a [RootDirs],
+    why: Leave,
+    /// Inode and ctime of files of which a name was removed here: that changed the ctime their other names have.
+    relinked: BTreeMap<u64, (Time, Time)>,
+    /// The changes that are still there.
+    left: BTreeMap<(u16, RelPath), Change>,
+    /// Real paths of which a rename that is still there took the object, and where it is now.
+    taken: BTreeMap<(u16, RelPath), RelPath>,
+    /// The same real paths for all renames, also those that left.
+    ever_taken: BTreeSet<(u16, RelPath)>,
+    /// For each rename, by its new path: where its old path shows in the merged view.
+    old_places: BTreeMap<(u16, RelPath), RelPath>,
+}
+
+impl<'a> Offline<'a> {
+    /// A dropper for the session with `roots`, whose changes are `set`.
+    pub fn new(roots: &'a [RootDirs], set: &ChangeSet, why: Leave) -> Self {
+        let resolver = Resolver::new(&set.changes);
+        let mut offline = Offline {
+            roots,
+            why,
+            relinked: BTreeMap::new(),
+            left: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            ever_taken: BTreeSet::new(),
+            old_places: BTreeMap::new(),
+        };
+        for c in &set.changes {
+            let key = (c.root, c.path.clone());
+            if let Some(from) = c.from.as_ref().filter(|_| c.what == What::Renamed) {
+                offline.taken.insert((c.root, from.clone()), c.path.clone());
+                offline.old_places.insert(key.clone(), resolver.merged(c.root, from));
+            }
+            offline.left.insert(key, c.clone());
+        }
+        offline.ever_taken = offline.taken.keys().cloned().collect();
+        offline
+    }
+}
+
+impl Dropper for Offline<'_> {
+    fn drop(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool> {
+        let dirs = root_of(self.roots, root)?;
+        let failed = |e| Error::on_path("take out of the session", path.as_bytes(), e);
+        let object = Object::find(dirs.upper.as_fd(), path).map_err(failed)?;
+        let changed = match (seen, &object) {
+            (Some(seen), Some(o)) => {
+                let ours = self.relinked.get(&o.attr.ino) == Some(&(seen.ctime, o.attr.ctime));
+                o.attr.ino != seen.ino || (o.attr.ctime != seen.ctime && !ours)
+            }
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if changed {
+            return Ok(false);
+        }
+        let change = self.left.remove(&(root, path.clone()));
+        if let Some(from) = change.as_ref().and_then(|c| c.from.clone()) {
+            self.taken.remove(&(root, from));
+        }
+        self.edit(dirs, path, change.as_ref()).map_err(failed)?;
+        if let Some(o) = object.filter(|o| o.attr.kind == Kind::File && o.attr.nlink > 1) {
+            let now = file::stat(o.fd.as_fd()).map_err(failed)?.ctime;
+            let first = self.relinked.get(&o.attr.ino).map_or(o.attr.ctime, |(first, _)| *first);
+            self.relinked.insert(o.attr.ino, (first, now));
+        }
+        Ok(true)
+    }
+}
+
+impl Offline<'_> {
+    fn edit(&self, dirs: &RootDirs, path: &RelPath, change: Option<&Change>) -> Sys<()> {
+        let upper = dirs.upper.as_fd();
+        let parent = path.parent().unwrap_or_default();
+        let lower = self.reveal(dirs, &parent)?;
+        let slot = lower.and_then(|l| path.file_name().map(|name| l.join(name)));
+        let mut strays = Vec::new();
+        match Object::find(upper, path)? {
+            Some(object) if object.attr.kind == Kind::Dir => {
+                if self.why == Leave::Discarded && change.is_some_and(|c| c.what == What::Renamed) {
+                    strays = take_whiteouts(dirs, path)?;
+                }
+                self.drop_dir(dirs, path, slot.as_ref(), &object, change)?;
+            }
+            Some(object) if !object.attr.is_whiteout() => {
+                let (dir, name) = objects::open_parent(upper, path)?;
+                objects::in_writable(dir.as_fd(), || file::unlinkat(dir.as_fd(), name))?;
+            }
+            _ => {}
+        }
+        self.settle_name(dirs, path, slot.as_ref())?;
+        if let Some(from) = change.filter(|c| c.what == What::Renamed).and_then(|c| c.from.as_ref()) {
+            let old = self.old_place(dirs, path, from);
+            self.settle_name(dirs, &old, Some(from))?;
+            for stray in strays {
+                self.hide_again(dirs, &under(from, &stray))?;
+            }
+            self.tidy(dirs, &old)?;
+        }
+        self.tidy(dirs, path)
+    }
+
+    /// As [`lower_of`], and turns every opaque mark on the way into whiteouts, so that what leaves the session shows
+    /// what is below. A new directory where the real one was renamed away stays as it is as long as the real tree
+    /// does not have it: what is below it then belongs elsewhere.
+    fn reveal(&self, dirs: &RootDirs, path: &RelPath) -> Sys<Option<RelPath>> {
+        lower_of(dirs, path, |at, lower, object| {
+            if scan::is_opaque(dirs, object)? {
+                if self.was_elsewhere(dirs, lower) {
+                    return Ok(false);
+                }
+                expand(dirs, at, lower, object)?;
+            }
+            Ok(true)
+        })
+    }
+
+    /// Where the old path of the rename at `path` shows in the merged view. While changes are discarded that moves with
+    /// every rename that is undone; after an application the real tree has all renames already.
+    fn old_place(&self, dirs: &RootDirs, path: &RelPath, from: &RelPath) -> RelPath {
+        if self.why == Leave::Applied {
+            return self.old_places.get(&(dirs.root, path.clone())).unwrap_or(from).clone();
+        }
+        for dir in ancestors(from) {
+            if let Some(to) = self.taken.get(&(dirs.root, dir.clone()))
+                && let Some(rest) = from.strip_prefix(&dir)
+            {
+                return under(to, &rest);
+            }
+        }
+        from.clone()
+    }
+
+    /// The real object at `real` was hidden in a directory that went back to its old place, and is still under
+    /// another name: it is hidden there.
+    fn hide_again(&self, dirs: &RootDirs, real: &RelPath) -> Sys<()> {
+        if !self.taken.contains_key(&(dirs.root, real.clone())) {
+            return Ok(());
+        }
+        let place = self.old_place(dirs, real, real);
+        let Some(parent) = place.parent() else { return Ok(()) };
+        let (mut at, mut lower) = (RelPath::root(), RelPath::root());
+        for name in parent.components() {
+            let dir = objects::open_dir(dirs.upper.as_fd(), &at)?;
+            at = at.join(name);
+            lower = lower.join(name);
+            match Object::find(dirs.upper.as_fd(), &at)? {
+                Some(o) if o.attr.kind == Kind::Dir => {
+                    lower = layer::read_redirect(o.fd.as_fd(), &lower.parent().unwrap_or_default())?
+                        .unwrap_or(lower);
+                }
+                // Hidden as it is, with the directory above it.
+                Some(_) => return Ok(()),
+                None => {
+                    let Some(below) = Object::find(dirs.real.as_fd(), &lower)? else { return Ok(()) };
+                    objects::in_writable(dir.as_fd(), || file::mkdirat(dir.as_fd(), name, 0o700))?;
+                    let made = Object::find(dirs.upper.as_fd(), &at)?.ok_or(Errno::ENOENT)?;
+                    super::attrs::give_all(&made, &below.attr, &objects::xattrs(&below)?)?;
+                }
+            }
+        }
+        self.settle_name(dirs, &place, Some(real))
+    }
+
+    /// Whether the session has the real object at `real` under another name, and the real tree still has it there.
+    fn was_elsewhere(&self, dirs: &RootDirs, real: &RelPath) -> bool {
+        self.why == Leave::Discarded && self.ever_taken.contains(&(dirs.root, real.clone()))
+    }
+
+    /// Puts a whiteout at a free name if a rename that stays in the session took the real object from there, and
+    /// takes one away if not.
+    fn settle_name(&self, dirs: &RootDirs, path: &RelPath, slot: Option<&RelPath>) -> Sys<()> {
+        let upper = dirs.upper.as_fd();
+        let (dir, name) = match objects::open_parent(upper, path) {
+            Ok(found) => found,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let form = dirs.features.whiteout;
+        let taken = slot.is_some_and(|slot| self.taken.contains_key(&(dirs.root, slot.clone())));
+        match layer::find(dir.as_fd(), name, layer::LayerKind::Overlay, form == WhiteoutForm::Prefix)? {
+            layer::Found::Whiteout(_) if !taken => {
+                objects::in_writable(dir.as_fd(), || remove_whiteout(dir.as_fd(), name, form))
+            }
+            layer::Found::Nothing if taken => match slot {
+                Some(slot) if objects::stat(dirs.real.as_fd(), slot)?.is_some() => {
+                    objects::in_writable(dir.as_fd(), || layer::make_whiteout(dir.as_fd(), name, form))
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// The directory's own change leaves; what lies in it stays, on what the real tree has at its name.
+    fn drop_dir(
+        &self,
+        dirs: &RootDirs,
+        path: &RelPath,
+        slot: Option<&RelPath>,
+        object: &Object,
+        change: Option<&Change>,
+    ) -> Sys<()> {
+        let upper = dirs.upper.as_fd();
+        let real = match slot {
+            Some(slot) => Object::find(dirs.real.as_fd(), slot)?.filter(|o| o.attr.kind == Kind::Dir),
+            None => None,
+        };
+        if scan::is_opaque(dirs, object)? {
+            match (&real, slot) {
+                (Some(_), Some(slot)) if !self.was_elsewhere(dirs, slot) => expand(dirs, path, slot, object)?,
+                _ => clear_opaque(object)?,
+            }
+        }
+        if let Some(Change { what: What::Renamed, from: Some(from), .. }) = change {
+            forget(object.fd.as_fd(), X_REDIRECT)?;
+            if let Some(slot) = slot {
+                rebase(dirs, path, from, slot)?;
+            }
+            self.prune(dirs, path)?;
+        }
+        forget(object.fd.as_fd(), X_BASE)?;
+        if let Some(real) = &real {
+            let xattrs = objects::xattrs(real)?;
+            super::attrs::give_all(object, &real.attr, &xattrs)?;
+        }
+        let (dir, name) = objects::open_parent(upper, path)?;
+        match objects::in_writable(dir.as_fd(), || file::rmdirat(dir.as_fd(), name)) {
+            Ok(()) | Err(Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Removes directories above `path` that are empty and say nothing.
+    fn tidy(&self, dirs: &RootDirs, path: &RelPath) -> Sys<()> {
+        for dir in ancestors(path).filter(|d| !d.is_root()) {
+            if !self.remove_silent(dirs, &dir)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes directories beneath `path` that are empty and say nothing. What they merged with could not be told as
+    /// long as their directory pointed to where the real tree had it before.
+    fn prune(&self, dirs: &RootDirs, path: &RelPath) -> Sys<()> {
+        let mut found = Vec::new();
+        objects::walk(dirs.upper.as_fd(), path, &mut |child, attr| {
+            if attr.kind == Kind::Dir {
+                found.push(child.clone());
+            }
+            Ok(())
+        })?;
+        for dir in found.iter().rev() {
+            self.remove_silent(dirs, dir)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the upper directory `dir` if it is empty and only stands for the real one; whether it is gone.
+    fn remove_silent(&self, dirs: &RootDirs, dir: &RelPath) -> Sys<bool> {
+        let Some(object) = Object::find(dirs.upper.as_fd(), dir)? else { return Ok(true) };
+        let says_nothing = object.attr.kind == Kind::Dir
+            && self.left.get(&(dirs.root, dir.clone())).is_none_or(|c| c.what != What::Meta)
+            && !scan::is_opaque(dirs, &object)?;
+        if !says_nothing {
+            return Ok(false);
+        }
+        let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(false) };
+        let Some(above) = lower_of(dirs, &above, |_, _, _| Ok(true))? else { return Ok(false) };
+        let lower = above.join(name);
+        if layer::read_redirect(object.fd.as_fd(), &above)?.is_some_and(|to| to != lower) {
+            return Ok(false);
+        }
+        let Some(below) = Object::find(dirs.real.as_fd(), &lower)? else { return Ok(false) };
+        if !super::settle::MetaDiff::of(&below, &object, dirs, false)?.is_empty() {
+            return Ok(false);
+        }
+        let (parent, name) = objects::open_parent(dirs.upper.as_fd(), dir)?;
+        match objects::in_writable(parent.as_fd(), || file::rmdirat(parent.as_fd(), name)) {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Removes a whiteout in whichever form it is there.
+fn remove_whiteout(dir: BorrowedFd<'_>, name: &[u8], form: WhiteoutForm) -> Sys<()> {
+    layer::remove_whiteout(dir, name, WhiteoutForm::Device)?;
+    match form {
+        WhiteoutForm::Prefix => layer::remove_whiteout(dir, name, form),
+        WhiteoutForm::Device => Ok(()),
+    }
+}
+
+/// Takes all whiteouts beneath the upper directory `top` away; their paths from there.
+fn take_whiteouts(dirs: &RootDirs, top: &RelPath) -> Sys<Vec<RelPath>> {
+    let prefixed = dirs.features.whiteout == WhiteoutForm::Prefix;
+    let mut found = Vec::new();
+    objects::walk(dirs.upper.as_fd(), top, &mut |path, attr| {
+        let name = path.file_name().unwrap_or_default();
+        let hidden = name.strip_prefix(WH_PREFIX).filter(|_| prefixed && name != WH_OPAQUE);
+        if attr.is_whiteout() {
+            found.push((path.clone(), path.clone()));
+        } else if let (Some(hidden), Some(dir)) = (hidden, path.parent()) {
+            found.push((path.clone(), dir.join(hidden)));
+        }
+        Ok(())
+    })?;
+    let mut taken = Vec::new();
+    for (path, hidden) in found {
+        let (dir, name) = objects::open_parent(dirs.upper.as_fd(), &path)?;
+        objects::in_writable(dir.as_fd(), || file::unlinkat(dir.as_fd(), name))?;
+        taken.extend(hidden.strip_prefix(top));
+    }
+    Ok(taken)
+}
+
+fn in_dir<'a>(dir: &'a Object, mut change: impl FnMut(BorrowedFd<'a>) -> Sys<()>) -> Sys<()> {
+    objects::in_writable(dir.fd.as_fd(), || change(dir.fd.as_fd()))
+}
+
+fn forget(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+    match objects::in_writable(fd, || xattr::remove(fd, name)) {
+        Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Where the content below the upper directory `path` lies in the real tree, by the redirects on the way and not
+/// minding opaque marks; `None` where the real tree has no directory for it. `each` sees every directory of the upper
+/// on the way that has one, with its real path; by saying false it makes what is below count as not there.
+fn lower_of(
+    dirs: &RootDirs,
+    path: &RelPath,
+    mut each: impl FnMut(&RelPath, &RelPath, &Object) -> Sys<bool>,
+) -> Sys<Option<RelPath>> {
+    let (mut at, mut lower) = (RelPath::root(), Some(RelPath::root()));
+    for name in path.components() {
+        at = at.join(name);
+        let object = Object::find(dirs.upper.as_fd(), &at)?.filter(|o| o.attr.kind == Kind::Dir);
+        let redirect = match &object {
+            Some(o) => layer::read_redirect(o.fd.as_fd(), &lower.clone().unwrap_or_default())?,
+            None => None,
+        };
+        lower = redirect.or_else(|| lower.map(|l| l.join(name)));
+        let Some(real) = &lower else { continue };
+        let is_dir = objects::stat(dirs.real.as_fd(), real)?.is_some_and(|a| a.kind == Kind::Dir);
+        let goes_on = match &object {
+            Some(object) if is_dir => each(&at, real, object)?,
+            _ => is_dir,
+        };
+        if !goes_on {
+            lower = None;
+        }
+    }
+    Ok(lower)
+}
+
+/// Says with whiteouts what the opaque mark of the upper directory `path` says about the real directory `lower`. The
+/// mark goes last: stopped half-way, the directory means what it meant.
+fn expand(dirs: &RootDirs, path: &RelPath, lower: &RelPath, object: &Object) -> Sys<()> {
+    let form = dirs.features.whiteout;
+    for name in objects::names(dirs.real.as_fd(), lower)? {
+        match Object::find(object.fd.as_fd(), &RelPath::new(&name)?)? {
+            None => in_dir(object, |fd| layer::make_whiteout(fd, &name, form)).or_else(|e| match e {
+                Errno::EEXIST => Ok(()),
+                e => Err(e),
+            })?,
+            Some(child) if child.attr.kind == Kind::Dir => {
+                let below = objects::stat(dirs.real.as_fd(), &lower.join(&name))?;
+                let merges = below.is_some_and(|b| b.kind == Kind::Dir);
+                if merges && xattr::get(child.fd.as_fd(), X_REDIRECT)?.is_none() {
+                    mark_opaque(dirs, &child)?;
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    let object = Object::find(dirs.upper.as_fd(), path)?.ok_or(Errno::ENOENT)?;
+    clear_opaque(&object)
+}
+
+fn mark_opaque(dirs: &RootDirs, dir: &Object) -> Sys<()> {
+    if dirs.features.xattr {
+        return in_dir(dir, layer::set_opaque);
+    }
+    in_dir(dir, |fd| file::openat(fd, WH_OPAQUE, libc::O_CREAT | libc::O_WRONLY, 0o600).map(drop))
+}
+
+fn clear_opaque(dir: &Object) -> Sys<()> {
+    layer::clear_opaque(dir.fd.as_fd())?;
+    match in_dir(dir, |fd| file::unlinkat(fd, WH_OPAQUE)) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// The real directory `from` is at `to` now: origins and redirects of what is left beneath `path` of the upper follow.
+fn rebase(dirs: &RootDirs, path: &RelPath, from: &RelPath, to: &RelPath) -> Sys<()> {
+    if objects::stat(dirs.real.as_fd(), to)?.is_none() {
+        return Ok(());
+    }
+    let mut found = Vec::new();
+    objects::walk(dirs.upper.as_fd(), path, &mut |child, attr| {
+        if matches!(attr.kind, Kind::File | Kind::Dir) {
+            found.push(child.clone());
+        }
+        Ok(())
+    })?;
+    for child in found {
+        let Some(object) = Object::find(dirs.upper.as_fd(), &child)? else { continue };
+        let fd = object.fd.as_fd();
+        if let Some(mut origin) = layer::read_origin(fd)?
+            && let Some(rest) = origin.path.strip_prefix(from)
+        {
+            origin.path = under(to, &rest);
+            objects::in_writable(fd, || layer::write_origin(fd, &origin))?;
+        }
+        let redirect = xattr::get(fd, X_REDIRECT)?.filter(|v| v.starts_with(b"/"));
+        if let Some(target) = redirect.and_then(|v| RelPath::new(&v[1..]).ok())
+            && let Some(rest) = target.strip_prefix(from)
+        {
+            objects::in_writable(fd, || layer::write_redirect(fd, &under(to, &rest)))?;
+        }
+    }
+    Ok(())
+}
