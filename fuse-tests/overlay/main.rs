@@ -1,5 +1,7 @@
 //! The drop-in for fuse-overlayfs: its command line, layers that others wrote, and uppers that others can mount.
 
+#![allow(clippy::unwrap_used)]
+
 #[path = "../support/mod.rs"]
 mod support;
 
