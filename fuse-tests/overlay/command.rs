@@ -7,6 +7,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("mistakes_are_named_with_what_to_do", mistakes),
     ("the_name_of_the_program_makes_it_the_drop_in", drop_in),
     ("source_and_flags_are_what_mount_shows", mount_shows),
+    ("mount_8_calls_it_without_the_command", called_by_mount),
     ("paths_with_colons_commas_and_backslashes", odd_paths),
     ("a_signal_ends_the_foreground", foreground),
     ("a_failure_in_the_background_is_told", told),
@@ -73,6 +74,17 @@ fn mount_shows() {
     assert!(named.starts_with("other ") && named.contains(" ro,"), "{named}");
     let read_only = line(&["-o", "lowerdir=l1", "m"]);
     assert!(read_only.contains(" ro,"), "{read_only}");
+}
+
+fn called_by_mount() {
+    let bench = Bench::new();
+    let out = Command::new(crate::support::product(crate::BUILT))
+        .args(["the-source", "m", "-o", "rw,lowerdir=l1,upperdir=u,workdir=w"])
+        .current_dir(bench.at(""))
+        .output()
+        .expect("the product runs");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(bench.shell("grep $PWD/m /proc/mounts").starts_with("the-source "));
 }
 
 fn odd_paths() {

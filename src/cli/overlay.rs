@@ -9,7 +9,7 @@ use crate::fuse::{self, How, Server};
 use crate::layer::{self, LayerKind};
 use crate::sys::{dir, file, mount, process};
 use crate::union::{Config, LayerConfig, RootConfig, Union, UpperConfig};
-use clap::Args;
+use clap::{Args, CommandFactory};
 use nix::fcntl::{Flock, FlockArg};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::{OsStr, OsString};
@@ -61,12 +61,19 @@ const OPTIONS: &str = r"Options (escape ':' and ',' in paths with '\'):
   allow_other                    let all users in (root's default)
   ro, nosuid, nodev, noexec, …   as for mount(8); fsname=NAME";
 
-/// The arguments, with the command put in when the program goes by the drop-in's name.
+/// The arguments, with the command put in when the program goes by the drop-in's name, and when mount(8) calls it for
+/// `mount -t fuse.NAME`: PROGRAM SOURCE MOUNTPOINT -o OPTIONS.
 pub(super) fn arguments(mut args: Vec<OsString>) -> Vec<OsString> {
-    if is_drop_in(&args) {
+    if is_drop_in(&args) || is_call_of_mount(&args) {
         args.insert(1, "overlay".into());
     }
     args
+}
+
+fn is_call_of_mount(args: &[OsString]) -> bool {
+    let [_, source, _, o, options] = args else { return false };
+    let names_layers = options.as_bytes().windows(9).any(|w| w == b"lowerdir=");
+    o == "-o" && names_layers && super::Cli::command().find_subcommand(source).is_none()
 }
 
 fn is_drop_in(args: &[OsString]) -> bool {
