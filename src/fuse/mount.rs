@@ -31,6 +31,12 @@ pub struct Options {
     pub allow_other: bool,
     /// What `/proc/mounts` shows as the source.
     pub fsname: String,
+    /// What it shows as the type, after `fuse.`.
+    pub subtype: String,
+    /// `MS_*` flags of mount(2).
+    pub flags: u64,
+    /// Further options of the file system, each with a leading comma (a label's `,context="…"`). Only `How::Direct`.
+    pub extra: Vec<u8>,
     /// Threads that serve requests, at least one.
     pub threads: usize,
 }
@@ -68,11 +74,10 @@ pub fn mount(union: Arc<Union>, mountpoint: &Path, options: &Options) -> Result<
             config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
             config.mount_options = vec![
                 MountOption::FSName(options.fsname.clone()),
-                MountOption::Subtype("sbx-fuse".into()),
+                MountOption::Subtype(options.subtype.clone()),
                 MountOption::DefaultPermissions,
-                MountOption::NoSuid,
-                MountOption::NoDev,
             ];
+            config.mount_options.extend(flag_options(options.flags));
             let mut session =
                 Session::new(adapter, mountpoint, &config).map_err(|e| helper_failed(mountpoint, e))?;
             let unmounter = session.unmount_callable();
@@ -110,16 +115,34 @@ fn mount_direct(mountpoint: &Path, options: &Options) -> Result<OwnedFd> {
     })?;
     let (uid, gid) = sys::process::effective_ids();
     let other = if options.allow_other { ",allow_other" } else { "" };
-    let data = format!(
+    let mut data = format!(
         "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions{other}",
         fd.as_raw_fd()
-    );
+    )
+    .into_bytes();
+    data.extend_from_slice(&options.extra);
     let target = mountpoint.as_os_str().as_bytes();
-    let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    sys::mount::mount(options.fsname.as_bytes(), target, b"fuse.sbx-fuse", flags, data.as_bytes()).map_err(
+    let fstype = format!("fuse.{}", options.subtype);
+    sys::mount::mount(options.fsname.as_bytes(), target, fstype.as_bytes(), options.flags, &data).map_err(
         |e| Error::on_path("mount at", target, e).hint("see 'sbx-fuse doctor' for what this host lacks"),
     )?;
     Ok(fd)
+}
+
+/// `MS_*` flags in the helper's words.
+fn flag_options(flags: u64) -> impl Iterator<Item = MountOption> {
+    [
+        (libc::MS_RDONLY, MountOption::RO),
+        (libc::MS_NOSUID, MountOption::NoSuid),
+        (libc::MS_NODEV, MountOption::NoDev),
+        (libc::MS_NOEXEC, MountOption::NoExec),
+        (libc::MS_NOATIME, MountOption::NoAtime),
+        (libc::MS_SYNCHRONOUS, MountOption::Sync),
+        (libc::MS_DIRSYNC, MountOption::DirSync),
+    ]
+    .into_iter()
+    .filter(move |(flag, _)| flags & flag != 0)
+    .map(|(_, option)| option)
 }
 
 fn helper_failed(mountpoint: &Path, e: std::io::Error) -> Error {

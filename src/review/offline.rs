@@ -193,7 +193,7 @@ impl Offline<'_> {
         let form = dirs.features.whiteout;
         let taken = slot.is_some_and(|slot| self.taken.contains_key(&(dirs.root, slot.clone())));
         match layer::find(dir.as_fd(), name, layer::LayerKind::Overlay, form == WhiteoutForm::Prefix)? {
-            layer::Found::Whiteout if !taken => {
+            layer::Found::Whiteout(_) if !taken => {
                 objects::in_writable(dir.as_fd(), || remove_whiteout(dir.as_fd(), name, form))
             }
             layer::Found::Nothing if taken => match slot {

@@ -7,7 +7,7 @@ use super::record::Note;
 use super::{Caller, Root, Union};
 use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::Op;
-use crate::layer::{self, Found, LayerKind, WhiteoutForm};
+use crate::layer::{self, Found, LayerKind};
 use crate::sys::{dir as sysdir, file, xattr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Union {
             return Ok(false);
         }
         if let Some(from) = &change.from
-            && matches!(self.upper_at(root, from)?, Some((_, Found::Whiteout)))
+            && matches!(self.upper_at(root, from)?, Some((_, Found::Whiteout(_))))
         {
             self.leave_at(root, from, None, stale)?;
         }
@@ -72,13 +72,13 @@ impl Union {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::EINVAL);
         };
-        let dir = match open_deep(root.upper.as_fd(), &parent) {
+        let upper = &root.writable.as_ref().ok_or(Errno::EROFS)?.upper;
+        let dir = match open_deep(upper.as_fd(), &parent) {
             Ok(dir) => dir,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let prefixed = root.features.whiteout == WhiteoutForm::Prefix;
-        let found = layer::find(dir.as_fd(), name, LayerKind::Overlay, prefixed)?;
+        let found = layer::find(dir.as_fd(), name, LayerKind::Overlay, root.prefixed)?;
         Ok(Some((dir, found)))
     }
 
@@ -96,8 +96,8 @@ impl Union {
         let parent = self.node_at(root, path.parent().unwrap_or_default());
         let object = match found {
             Found::Nothing => return Ok(true),
-            Found::Whiteout => {
-                layer::remove_whiteout(dir.as_fd(), name.as_bytes(), root.features.whiteout)?;
+            Found::Whiteout(form) => {
+                layer::remove_whiteout(dir.as_fd(), name.as_bytes(), form)?;
                 None
             }
             Found::Object(attr)
@@ -117,7 +117,7 @@ impl Union {
             if attr.kind == Kind::Dir {
                 self.leave_dir(root, dir.as_fd(), &name, path, node.as_ref())?;
             } else {
-                self.leave_file(root, dir.as_fd(), parent.as_ref(), &name, &attr, node.as_ref())?;
+                self.leave_file(dir.as_fd(), parent.as_ref(), &name, &attr, node.as_ref())?;
             }
         }
         if let Some(parent) = parent {
@@ -129,7 +129,6 @@ impl Union {
 
     fn leave_file(
         &self,
-        root: &Root,
         dir: BorrowedFd<'_>,
         parent: Option<&Arc<Node>>,
         name: &Name,
@@ -142,7 +141,9 @@ impl Union {
         };
         forced(dir, || file::unlinkat(dir, name.as_bytes()))?;
         match (parent, node) {
-            (Some(parent), Some(node)) => self.drop_name(root, node, parent, name, attr, handle),
+            (Some(parent), Some(node)) => {
+                self.drop_name(self.writable(node)?, node, parent, name, attr, handle)
+            }
             _ => Ok(()),
         }
     }
@@ -161,11 +162,10 @@ impl Union {
         if empty {
             forced(dir, || file::rmdirat(dir, name.as_bytes()))?;
         } else {
-            for mark in [layer::X_OPAQUE, layer::X_REDIRECT] {
-                match xattr::remove(handle.as_fd(), mark) {
-                    Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => {}
-                    Err(e) => return Err(e),
-                }
+            layer::clear_opaque(handle.as_fd())?;
+            match xattr::remove(handle.as_fd(), layer::X_REDIRECT) {
+                Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => {}
+                Err(e) => return Err(e),
             }
         }
         if let Some(node) = node {
