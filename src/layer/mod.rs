@@ -10,7 +10,7 @@ mod probe;
 
 pub use codec::{
     Origin, WH_OPAQUE, WH_PREFIX, X_BASE, X_OPAQUE, X_ORIGIN, X_PREFIX, X_REDIRECT, X_TRUSTED, is_opaque,
-    is_private, read_origin, read_redirect, read_redirect_at, set_opaque, write_origin, write_redirect,
+    is_private, read_origin, read_redirect, resolve_redirect, set_opaque, write_origin, write_redirect,
 };
 pub use probe::{Features, WhiteoutForm, probe};
 
