@@ -8,7 +8,7 @@ use sbx_fuse::base::{Attr, Errno, Kind, Name, SetAttr, Sys};
 use sbx_fuse::journal::Journal;
 use sbx_fuse::layer::{self, Features, LayerKind};
 use sbx_fuse::sys::file;
-use sbx_fuse::union::{Caller, Config, LayerConfig, NodeId, ROOT_ID, RootConfig, Union, UpperConfig, View};
+use sbx_fuse::union::{Caller, Config, LayerConfig, NodeId, ROOT_ID, RootConfig, Union, UpperConfig};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -77,7 +77,7 @@ impl View {
             hidden: Vec::new(),
             journal: Some(journal.clone()),
             multi_user: false,
-            view: View::default(),
+            view: sbx_fuse::union::View::default(),
         };
         self.union = Some(Union::new(config).unwrap());
         self.journal = Some(journal);
