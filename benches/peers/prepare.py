@@ -113,8 +113,11 @@ def lower(base, tarball, extra, sizes, quick, env, say=note):
     linux = base / "lower/linux"
     linux.mkdir(parents=True)
     say(f"unpacking {tarball}")
-    wildcards = ["--wildcards", "--no-wildcards-match-slash", *(f"*/{d}" for d in QUICK), "*/Makefile"] if quick else []
+    wildcards = ["--wildcards", "--no-wildcards-match-slash", *(f"*/{d}" for d in QUICK), "*/Makefile", "*/.gitignore"] if quick else []
     run(["tar", "-xf", str(tarball), "-C", str(linux), "--strip-components=1", *wildcards], env=env)
+    # Debian ignores everything but its own directory, which rg would obey.
+    ignored = (linux / ".gitignore").read_text().splitlines()
+    (linux / ".gitignore").write_text("".join(f"{l}\n" for l in ignored if l not in ("/*", "!/debian/")))
     run(["tar", "-cf", str(base / "net.tar"), "-C", str(linux / "drivers"), "net"], env=env)
     for name in ("crate", "npm"):
         if (extra / name).exists():

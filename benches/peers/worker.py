@@ -24,9 +24,10 @@ def tell(**what):
 
 
 def ask(what):
-    """A favour only root can do; whether it was done."""
+    """A favour only root can do: the answer, `None` when it was refused."""
     tell(ask=what)
-    return sys.stdin.readline().strip() == "yes"
+    answer = sys.stdin.readline().strip()
+    return None if answer in ("", "no") else answer
 
 
 def environment(base):
@@ -161,11 +162,12 @@ def figure_memory(job, peer, _env):
     tell(figure=f"server memory after find over {known:,} entries", value=f"{rss / 1024:.0f} MiB resident, "
          f"of it {after / 1024:.0f} MiB its own")
     tell(figure="heap per file the kernel knows", value=f"{(after - start) * 1024 / known:.0f} bytes", goal="under 1024")
-    if ask("drop-caches"):
-        time.sleep(2)
+    left = ask("drop-caches")
+    if left is not None:
+        time.sleep(3)
         forgotten, _ = anonymous(peer.pid())
-        tell(figure="heap per file the kernel has forgotten (its caches dropped)",
-             value=f"{(forgotten - start) * 1024 / known:.0f} bytes", goal="under 100")
+        tell(figure="heap per file the kernel has forgotten (its caches dropped; what the allocator keeps counts)",
+             value=f"{(forgotten - start) * 1024 / known:.0f} bytes ({left} inodes still known)", goal="under 100")
     else:
         tell(figure="heap per file the kernel has forgotten", value="– (only root can make the kernel forget)")
     peer.unmount()
