@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -130,8 +130,15 @@ impl Drop for Mounted {
         let Some(server) = self.server.take() else {
             return;
         };
-        if let Err(e) = server.unmount() {
-            // A test that failed may have left files open.
+        // A child of another test that was just forked has our descriptors for a moment; a test that failed may have
+        // left files open for good.
+        let end = Instant::now() + Duration::from_secs(2);
+        let mut done = server.unmount();
+        while done.is_err() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+            done = server.unmount();
+        }
+        if let Err(e) = done {
             eprintln!("unmounting lazily: {e}");
             let mut lazy = if self.root { Command::new("umount") } else { Command::new("fusermount3") };
             lazy.args(if self.root { &["-l"][..] } else { &["-u", "-z"][..] });

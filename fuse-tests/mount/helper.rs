@@ -1,9 +1,12 @@
 //! What a test needs a process of its own for: another umask, another user, locks.
 
 use crate::harness::{Dirs, nix_errno};
+use crate::mapping::Mapping;
 use nix::fcntl::{FcntlArg, Flock, FlockArg, OFlag, fcntl, open};
 use nix::sys::stat::{Mode, umask};
+use sbx_fuse::sys::map::SharedMap;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -47,6 +50,8 @@ pub fn run(words: &[String]) -> i32 {
             let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
             nix_errno(set_lock(&file, start.parse().unwrap(), len.parse().unwrap()))
         }
+        ["map", kind, path, out] => map(kind == "shared", path, out),
+        ["map-write", at, bytes, path] => map_write(at.parse().unwrap(), bytes.as_bytes(), path),
         ["mount", lower, session, mnt] => mount(Path::new(lower), Path::new(session), Path::new(mnt)),
         _ => panic!("no such help: {words:?}"),
     }
@@ -87,6 +92,25 @@ fn hold_lock(path: &str, start: i64, len: i64) -> i32 {
         Ok(_) => until_told(),
         Err(e) => e as i32,
     }
+}
+
+/// Maps a file; notes what it shows before and after somebody else did something.
+fn map(shared: bool, path: &str, out: &str) -> i32 {
+    let file = std::fs::File::open(path).unwrap();
+    let map = Mapping::of(&file, 10, shared);
+    let before = map.bytes();
+    let told = until_told();
+    std::fs::write(out, [&before, b" ".as_slice(), &map.bytes()].concat()).unwrap();
+    told
+}
+
+fn map_write(at: usize, bytes: &[u8], path: &str) -> i32 {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let len = file.metadata().unwrap().len() as usize;
+    let mut map = SharedMap::new(file.as_fd(), 0, len).unwrap();
+    map.bytes()[at..at + bytes.len()].copy_from_slice(bytes);
+    drop(map);
+    crate::harness::errno(file.sync_all())
 }
 
 /// Serves a mount as the product makes it for root, until it is unmounted: for `scripts/conformance`.

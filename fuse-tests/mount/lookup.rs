@@ -66,14 +66,15 @@ fn a_deep_tree() {
         at = openat(&at, name.as_str(), step, Mode::empty()).unwrap();
     }
     let ino = fstatat(&at, "leaf", AtFlags::empty()).unwrap().st_ino;
-    let leaf = openat(&at, "leaf", OFlag::O_RDWR | OFlag::O_APPEND, Mode::empty()).unwrap();
+    let leaf =
+        openat(&at, "leaf", OFlag::O_CLOEXEC | OFlag::O_RDWR | OFlag::O_APPEND, Mode::empty()).unwrap();
     let mut leaf = fs::File::from(leaf);
     leaf.write_all(b"er").unwrap();
     assert_eq!(leaf.metadata().unwrap().len(), 6);
     assert_eq!(leaf.metadata().unwrap().ino(), ino);
     mkdirat(&at, "new", Mode::S_IRWXU).unwrap();
     nix::fcntl::renameat(&at, "leaf", &at, "new/leaf").unwrap();
-    let moved = openat(&at, "new/leaf", OFlag::O_RDONLY, Mode::empty()).unwrap();
+    let moved = openat(&at, "new/leaf", OFlag::O_CLOEXEC | OFlag::O_RDONLY, Mode::empty()).unwrap();
     let mut bytes = String::new();
     std::io::Read::read_to_string(&mut fs::File::from(moved), &mut bytes).unwrap();
     assert_eq!(bytes, "deeper");

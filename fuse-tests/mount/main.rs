@@ -5,9 +5,15 @@
 
 #![allow(clippy::unwrap_used)] // all of this is tests
 
+mod attr;
+mod create;
 mod harness;
 mod helper;
+mod link;
 mod lookup;
+mod mapping;
+mod read_write;
+mod remove;
 
 use libtest_mimic::{Arguments, Trial};
 use std::process::{Command, ExitCode};
@@ -42,7 +48,10 @@ fn main() -> ExitCode {
 }
 
 fn all() -> Vec<harness::Case> {
-    [lookup::cases].iter().flat_map(|cases| cases()).collect()
+    [lookup::cases, attr::cases, read_write::cases, create::cases, remove::cases, link::cases]
+        .iter()
+        .flat_map(|cases| cases())
+        .collect()
 }
 
 /// Runs this program again without privileges; false when a test failed there.

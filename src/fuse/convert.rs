@@ -41,12 +41,11 @@ pub(super) fn set_time(t: TimeOrNow) -> SetTime {
         TimeOrNow::Now => SetTime::Now,
         TimeOrNow::SpecificTime(t) => SetTime::At(match t.duration_since(UNIX_EPOCH) {
             Ok(after) => Time { sec: after.as_secs() as i64, nsec: after.subsec_nanos() },
+            // Before the epoch, fuser takes seconds and nanoseconds (which count upwards) both backwards (its
+            // `system_time_from_time`); so the two are as the kernel sent them.
             Err(before) => {
-                let before = before.duration();
-                match before.subsec_nanos() {
-                    0 => Time { sec: -(before.as_secs() as i64), nsec: 0 },
-                    n => Time { sec: -(before.as_secs() as i64) - 1, nsec: 1_000_000_000 - n },
-                }
+                let sent = before.duration();
+                Time { sec: -(sent.as_secs() as i64), nsec: sent.subsec_nanos() }
             }
         }),
     }

@@ -206,15 +206,11 @@ pub fn read_redirect(fd: BorrowedFd<'_>, parent: &RelPath) -> Sys<Option<RelPath
     resolve_redirect(xattr::get(fd, X_REDIRECT)?, parent)
 }
 
-/// As [`read_redirect`], for the directory `name` in `dir`.
+/// What the `value` of a redirect, on a directory whose parent's content lies at `parent`, leads to.
 ///
 /// # Errors
-/// As [`read_redirect`].
-pub fn read_redirect_at(dir: BorrowedFd<'_>, name: &[u8], parent: &RelPath) -> Sys<Option<RelPath>> {
-    resolve_redirect(xattr::get_at(dir, name, X_REDIRECT)?, parent)
-}
-
-fn resolve_redirect(value: Option<Vec<u8>>, parent: &RelPath) -> Sys<Option<RelPath>> {
+/// `EIO` for a redirect that is no path.
+pub fn resolve_redirect(value: Option<Vec<u8>>, parent: &RelPath) -> Sys<Option<RelPath>> {
     let Some(value) = value else {
         return Ok(None);
     };

@@ -10,8 +10,8 @@ mod probe;
 
 pub use codec::{
     Marks, Origin, WH_OPAQUE, WH_PREFIX, X_BASE, X_OPAQUE, X_ORIGIN, X_PREFIX, X_REDIRECT, X_TRUSTED,
-    clear_opaque, is_opaque, is_private, marks_at, read_origin, read_redirect, read_redirect_at, set_opaque,
-    write_origin, write_redirect,
+    clear_opaque, is_opaque, is_private, marks_at, read_origin, read_redirect, set_opaque, write_origin,
+    write_redirect,
 };
 pub use probe::{Features, WhiteoutForm, probe};
 

@@ -1,6 +1,6 @@
 //! Setting attributes; symlink targets.
 
-use super::copy_up::Content;
+use super::copy_up::{Content, MODES};
 use super::lookup::At;
 use super::node::{Node, NodeId};
 use super::{Caller, TOP, Union};
@@ -69,6 +69,7 @@ impl Union {
                 perm &= !libc::S_ISGID;
             }
         }
+        let _modes = MODES.lock();
         if at.name.is_empty() {
             file::chmod_fd(at.dir.as_fd(), perm)?;
         } else {

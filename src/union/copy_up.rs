@@ -11,6 +11,7 @@ use super::{Union, Writable};
 use crate::base::{Attr, BaseId, Errno, Kind, RelPath, SetTime, Sys};
 use crate::layer::{self, Origin};
 use crate::sys::{data, file, xattr};
+use parking_lot::Mutex;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -95,8 +96,7 @@ impl Union {
                 } else if content == Content::Keep {
                     data::copy_content(from.as_fd(), to.as_fd(), attr.size, |_| {})?;
                 }
-                copy_meta(from.as_fd(), to.as_fd(), attr)?;
-                self.note_origin(node, to.as_fd(), &base, attr)?;
+                copy_meta(from.as_fd(), to.as_fd(), attr, |to| self.note_origin(node, to, &base, attr))?;
                 file::utimens_at(
                     to.as_fd(),
                     b"",
@@ -311,12 +311,18 @@ fn read_small(fd: BorrowedFd<'_>, size: u64) -> Sys<Vec<u8>> {
 fn stage_dir(root: &Writable, lower: BorrowedFd<'_>, attr: &Attr, temp: &[u8]) -> Sys<()> {
     file::mkdirat(root.work.as_fd(), temp, 0o700)?;
     let dir = file::openat(root.work.as_fd(), temp, libc::O_PATH | libc::O_DIRECTORY, 0)?;
-    copy_meta(lower, dir.as_fd(), attr)?;
+    copy_meta(lower, dir.as_fd(), attr, |_| Ok(()))?;
     file::utimens_at(dir.as_fd(), b"", Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))
 }
 
-/// Owner (where permitted), mode and xattrs of `from` onto `to`.
-pub(super) fn copy_meta(from: BorrowedFd<'_>, to: BorrowedFd<'_>, attr: &Attr) -> Sys<()> {
+/// Owner (where permitted), xattrs and mode of `from` onto `to`; `mark` adds marks of ours. The mode comes last: one
+/// without write permission keeps even the owner from setting xattrs (xattr(7)).
+pub(super) fn copy_meta(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    attr: &Attr,
+    mark: impl FnOnce(BorrowedFd<'_>) -> Sys<()>,
+) -> Sys<()> {
     let now = file::stat(to)?;
     if (now.uid, now.gid) != (attr.uid, attr.gid) {
         match file::chown_fd(to, attr.uid, attr.gid) {
@@ -324,7 +330,6 @@ pub(super) fn copy_meta(from: BorrowedFd<'_>, to: BorrowedFd<'_>, attr: &Attr) -
             Err(e) => return Err(e),
         }
     }
-    file::chmod_fd(to, attr.perm)?;
     for name in xattr::list(from)? {
         if layer::is_private(&name) {
             continue;
@@ -339,7 +344,8 @@ pub(super) fn copy_meta(from: BorrowedFd<'_>, to: BorrowedFd<'_>, attr: &Attr) -
             Err(e) => return Err(e),
         }
     }
-    Ok(())
+    mark(to)?;
+    file::chmod_fd(to, attr.perm)
 }
 
 fn keep_owner(dir: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Sys<()> {
@@ -349,18 +355,53 @@ fn keep_owner(dir: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Sys<()> {
     }
 }
 
-/// Does `f`, which changes the directory `dir` of our own; a mode that keeps even its owner out is lifted meanwhile.
+/// Does `f`, which changes the object (mostly a directory) `dir` of our own; a mode that keeps even its owner out is lifted meanwhile.
 /// The merged view may need an entry there (a copy, a whiteout) although no program could make one.
 pub(crate) fn forced<T>(dir: BorrowedFd<'_>, f: impl Fn() -> Sys<T>) -> Sys<T> {
     match f() {
         Err(Errno::EACCES) => {}
         other => return other,
     }
-    let perm = file::stat(dir)?.perm;
-    file::chmod_fd(dir, perm | 0o700)?;
+    lifted(dir, 0o700, f)
+}
+
+/// Held while a mode is lifted, and while one is set, so that what is put back is what was set last.
+pub(crate) static MODES: Mutex<()> = Mutex::new(());
+
+/// Does `f` while the object of our own behind `fd` has the permission bits `add` as well.
+fn lifted<T>(fd: BorrowedFd<'_>, add: u32, f: impl FnOnce() -> Sys<T>) -> Sys<T> {
+    let _modes = MODES.lock();
+    let perm = file::stat(fd)?.perm;
+    file::chmod_fd(fd, perm | add)?;
     let done = f();
-    file::chmod_fd(dir, perm)?;
+    file::chmod_fd(fd, perm)?;
     done
+}
+
+/// The mark `mark` on the object `name` of a directory in the upper, even when its mode keeps its owner from reading
+/// it, which goes for marks as well (xattr(7)).
+pub(crate) fn mark_at(dir: BorrowedFd<'_>, name: &[u8], mark: &[u8]) -> Sys<Option<Vec<u8>>> {
+    match xattr::get_at(dir, name, mark) {
+        Err(Errno::EACCES) => {}
+        other => return other,
+    }
+    let handle = file::openat(dir, name, libc::O_PATH, 0)?;
+    lifted(handle.as_fd(), 0o400, || xattr::get(handle.as_fd(), mark))
+}
+
+/// As [`layer::marks_at`] on a directory of the upper, even when its mode keeps its owner out.
+pub(crate) fn marks_of(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    parent: &RelPath,
+    prefixed: bool,
+) -> Sys<layer::Marks> {
+    match layer::marks_at(dir, name, parent, prefixed) {
+        Err(Errno::EACCES) => {}
+        other => return other,
+    }
+    let handle = file::openat(dir, name, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+    lifted(handle.as_fd(), 0o500, || layer::marks_at(dir, name, parent, prefixed))
 }
 
 /// Opens an upper file of our own even when its mode keeps its owner out: whoever asks was let in by the kernel,
@@ -377,11 +418,7 @@ pub(crate) fn open_forced(dir: BorrowedFd<'_>, name: &[u8], flags: i32) -> Sys<O
     } else {
         file::openat(dir, name, libc::O_PATH, 0)?
     };
-    let perm = file::stat(handle.as_fd())?.perm;
-    file::chmod_fd(handle.as_fd(), perm | 0o600)?;
-    let opened = file::reopen(handle.as_fd(), flags);
-    file::chmod_fd(handle.as_fd(), perm)?;
-    opened
+    lifted(handle.as_fd(), 0o600, || file::reopen(handle.as_fd(), flags))
 }
 
 /// Removes a non-directory that may not be there.

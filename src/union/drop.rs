@@ -1,6 +1,6 @@
 //! A change leaves the session while it is in use: it was applied to the real tree, or discarded.
 
-use super::copy_up::forced;
+use super::copy_up::{forced, open_forced};
 use super::lookup::{Seen, open_deep};
 use super::node::{LowerDir, Node};
 use super::record::Note;
@@ -157,13 +157,13 @@ impl Union {
         path: &RelPath,
         node: Option<&Arc<Node>>,
     ) -> Sys<()> {
-        let handle = file::openat(dir, name.as_bytes(), libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+        let handle = open_forced(dir, name.as_bytes(), libc::O_RDONLY | libc::O_DIRECTORY)?;
         let empty = sysdir::entries(handle.as_fd())?.is_empty();
         if empty {
             forced(dir, || file::rmdirat(dir, name.as_bytes()))?;
         } else {
-            layer::clear_opaque(handle.as_fd())?;
-            match xattr::remove(handle.as_fd(), layer::X_REDIRECT) {
+            forced(handle.as_fd(), || layer::clear_opaque(handle.as_fd()))?;
+            match forced(handle.as_fd(), || xattr::remove(handle.as_fd(), layer::X_REDIRECT)) {
                 Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => {}
                 Err(e) => return Err(e),
             }

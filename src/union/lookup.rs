@@ -1,5 +1,6 @@
 //! From a name in a directory to a node; and from a node to the object on disk.
 
+use super::copy_up::{forced, mark_at, marks_of};
 use super::fds::Slot;
 use super::node::{Dir, Ident, Link, LowerDir, Node, NodeId, Place};
 use super::{Entry, Root, TOP, Union, Writable, top_attr};
@@ -291,7 +292,7 @@ impl Union {
         }
         let root = self.root(dir)?;
         let value = if attr.kind == Kind::File {
-            xattr::get_at(self.upper_dir(dir)?.as_fd(), name.as_bytes(), layer::X_BASE)?
+            mark_at(self.upper_dir(dir)?.as_fd(), name.as_bytes(), layer::X_BASE)?
         } else {
             None
         };
@@ -393,7 +394,7 @@ impl Union {
         if in_upper {
             let upper = self.upper_dir(dir)?;
             let at = parents.first().map(|l| l.path.clone()).unwrap_or_default();
-            let marks = layer::marks_at(upper.as_fd(), name, &at, root.prefixed)?;
+            let marks = marks_of(upper.as_fd(), name, &at, root.prefixed)?;
             if marks.opaque {
                 return Ok((Vec::new(), None));
             }
@@ -613,7 +614,7 @@ pub(crate) fn index_name(ino: u64, btime: Time) -> Vec<u8> {
 const X_NLINK: &[u8] = b"user.overlay.sbx.nlink";
 
 fn read_adj(root: &Writable, index: &[u8]) -> Sys<i32> {
-    let value = xattr::get_at(root.index.as_fd(), index, X_NLINK)?;
+    let value = mark_at(root.index.as_fd(), index, X_NLINK)?;
     let text = value.as_deref().and_then(|v| std::str::from_utf8(v).ok());
     text.map_or(Ok(-1), |t| t.parse().map_err(|_| Errno::EIO))
 }
@@ -621,7 +622,7 @@ fn read_adj(root: &Writable, index: &[u8]) -> Sys<i32> {
 /// Notes the difference between reported and real link count on an indexed object.
 pub(crate) fn write_adj(root: &Writable, index: &[u8], adj: i32) -> Sys<()> {
     let fd = file::openat(root.index.as_fd(), index, libc::O_PATH, 0)?;
-    match xattr::set(fd.as_fd(), X_NLINK, adj.to_string().as_bytes(), 0) {
+    match forced(fd.as_fd(), || xattr::set(fd.as_fd(), X_NLINK, adj.to_string().as_bytes(), 0)) {
         Ok(()) | Err(Errno::EPERM | Errno::EOPNOTSUPP) => Ok(()),
         Err(e) => Err(e),
     }

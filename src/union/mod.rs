@@ -298,10 +298,8 @@ fn prepare_upper_root(upper: &UpperConfig, top: BorrowedFd<'_>, lower: &Attr) ->
     if upper.features.xattr && layer::read_origin(dir)?.is_some() {
         return Ok(());
     }
-    copy_up::copy_meta(top, dir, lower)?;
     let origin = layer::Origin { path: RelPath::root(), base: BaseId::of(lower), btime: lower.btime };
-    layer::write_origin(dir, &origin)?;
-    sysfile::chmod_fd(dir, lower.perm)?;
+    copy_up::copy_meta(top, dir, lower, |dir| layer::write_origin(dir, &origin).map(drop))?;
     sysfile::utimens_at(dir, b"", Some(SetTime::At(lower.atime)), Some(SetTime::At(lower.mtime)))
 }
 
