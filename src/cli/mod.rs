@@ -1,12 +1,15 @@
 //! Commands, their arguments and their output.
 
+mod amounts;
 mod apply;
+mod archive;
 mod changes;
 mod completions;
 mod context;
 mod diff;
 mod discard;
 mod doctor;
+mod gc;
 mod log;
 mod ls;
 mod mount;
@@ -14,11 +17,13 @@ mod mounting;
 mod output;
 mod paths;
 mod reconcile;
+mod restore;
 mod rm;
 mod run;
 mod serve;
 mod status;
 mod umount;
+mod usage;
 mod verify;
 
 use crate::base::{ErrorKind, Result};
@@ -52,6 +57,10 @@ enum Command {
     Verify(verify::VerifyArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
+    Archive(archive::ArchiveArgs),
+    Restore(restore::RestoreArgs),
+    Gc(gc::GcArgs),
+    Usage(usage::UsageArgs),
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
     #[command(hide = true)]
@@ -107,6 +116,10 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Verify(args) => verify::run(args),
         Command::Ls(args) => ls::run(args),
         Command::Rm(args) => rm::run(args),
+        Command::Archive(args) => archive::run(args),
+        Command::Restore(args) => restore::run(args),
+        Command::Gc(args) => gc::run(args),
+        Command::Usage(args) => usage::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Serve(args) => mount::serve(args),
