@@ -2,6 +2,9 @@
 //!
 //! The sessions are made by `sbx-fuse run`, so that journal and upper are real ones.
 
+// Without the harness clippy does not see that these are tests.
+#![allow(clippy::unwrap_used)]
+
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -9,6 +9,7 @@ pub const CASES: &[Case] = &[
     ("a_session_restored_elsewhere_is_equal_to_the_byte", equal_to_the_byte),
     ("an_archived_session_is_listed_refused_and_brought_back", life),
     ("an_interrupted_archive_is_done_again", interrupted),
+    ("killed_at_any_moment_a_session_is_here_or_archived", killed),
     ("what_changed_meanwhile_is_told_and_another_tree_is_refused", lower),
     ("encrypted_archives_open_with_their_key_only", encrypted),
     ("memory_does_not_grow_with_the_session", memory),
@@ -133,6 +134,36 @@ fn interrupted() {
     w.sbx(&["archive", "o", "--ttl", "1h"]);
     w.shell("mv ../state/sbx-fuse/archives/o.tar.zst ../state/sbx-fuse/archives/s.tar.zst");
     assert!(w.fails(2, &["archive", "s"]).contains("is there already"));
+}
+
+/// Killed after so many milliseconds, over and over; at the end the session is what it was.
+fn killed() {
+    let w = World::new();
+    w.sbx(&["run", "-s", "s", "--", "sh", "-c", "head -c 20000000 /dev/urandom > big; echo more >> f1"]);
+    let before = w.read_session("state", "s");
+    let (mut archives, mut restores) = (0, 0);
+    for step in 0..40u64 {
+        let listed: serde_json::Value = serde_json::from_str(&w.sbx(&["ls", "--json"])).unwrap();
+        assert_eq!((listed.as_array().unwrap().len(), &listed[0]["name"]), (1, &"s".into()), "{listed}");
+        let archived = listed[0]["state"] == "archived";
+        let command = if archived { "restore" } else { "archive" };
+        *(if archived { &mut restores } else { &mut archives }) += 1;
+        let mut child =
+            w.program("state", &[command, "s"]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(step * step / 4));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(archives > 1 && restores > 1, "{archives} {restores}");
+    if w.sbx(&["ls"]).contains("archived") {
+        w.sbx(&["restore", "s"]);
+    }
+    let lines = tree::differences(&before, &w.read_session("state", "s"), |_, _| false);
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+    w.shell("touch -d '1 hour ago' ../state/sbx-fuse/{sessions,archives}/.[a-z]* 2>/dev/null || true");
+    w.sbx(&["gc"]);
+    let left: Vec<_> = w.entries("state").into_iter().filter(|n| n.starts_with('.')).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 fn lower() {

@@ -61,13 +61,14 @@ pub(super) fn run(args: ArchiveArgs) -> Result<u8> {
     }
     let expires = args.ttl.map(|ttl| now().saturating_add(amounts::nanos(ttl)));
     let how = Suspend { file: args.output, expires, encryption, changes, lowers };
-    let progress = output::byte_bar("archiving");
+    let mut progress = None;
     let before = opened.session.usage()?.total();
     let archived = Store::open()?.archive(&opened.session, lock, how, &mut |done, all| {
-        progress.set_length(all);
-        progress.set_position(done);
+        progress.get_or_insert_with(|| output::byte_bar(all, "archiving")).set_position(done);
     });
-    progress.finish_and_clear();
+    if let Some(bar) = progress {
+        bar.finish_and_clear();
+    }
     let archived = archived?;
     output::note(&format!(
         "session {} is archived in {}: {}, {} became {}",

@@ -161,9 +161,9 @@ pub(super) fn bar(total: u64, what: &str) -> ProgressBar {
     bar
 }
 
-/// A bar that counts bytes, on a terminal only.
-pub(super) fn byte_bar(what: &str) -> ProgressBar {
-    let bar = bar(0, what);
+/// A bar that counts bytes, on a terminal only. To be made when the first are done: it is drawn at once.
+pub(super) fn byte_bar(total: u64, what: &str) -> ProgressBar {
+    let bar = bar(total, what);
     if let Ok(style) =
         ProgressStyle::with_template("{prefix} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}")
     {

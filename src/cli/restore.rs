@@ -49,7 +49,7 @@ pub(super) fn run(args: RestoreArgs) -> Result<u8> {
         return Err(Error::usage(format!("there is already a session {name}"))
             .hint("choose another name, or see: sbx-fuse ls"));
     }
-    let progress = output::byte_bar("restoring");
+    let mut progress = None;
     let mut said = Vec::new();
     let identity = args.identity.as_deref();
     let restored = store.restore(Restore {
@@ -60,11 +60,12 @@ pub(super) fn run(args: RestoreArgs) -> Result<u8> {
         key: &mut |by_passphrase| key(by_passphrase, identity),
         check: &mut |header| check_lowers(header, args.force, &mut said),
         progress: &mut |done, all| {
-            progress.set_length(all);
-            progress.set_position(done);
+            progress.get_or_insert_with(|| output::byte_bar(all, "restoring")).set_position(done);
         },
     });
-    progress.finish_and_clear();
+    if let Some(bar) = progress {
+        bar.finish_and_clear();
+    }
     let restored = restored?;
     said.extend(restored.said);
     output::notes(&said);

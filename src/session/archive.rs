@@ -19,7 +19,7 @@ use super::archive_write::{self, Packer};
 use super::lock::{Lock, Role};
 use super::meta::{Meta, PathBytes};
 use super::store::{self, Session, Store, cwd, make_dir, now, open_dir};
-use super::{names, remove_tree};
+use super::{names, remove_tree, roots};
 use crate::base::{Errno, Error, Result, quote};
 use crate::layer::{self, WhiteoutForm};
 use crate::sys::{data, file};
@@ -248,7 +248,11 @@ impl Store {
         data::fsync(parent.as_fd(), false).map_err(told)?;
         let trash = format!(".trash-{name}-{}", names::random_hex::<8>()?);
         file::renameat(parent.as_fd(), a, parent.as_fd(), trash.as_bytes(), 0).map_err(told)?;
-        remove_tree(parent.as_fd(), trash.as_bytes()).map_err(told)
+        // From here on it is done; what is left is swept away another time.
+        if let Err(e) = remove_tree(parent.as_fd(), trash.as_bytes()) {
+            tracing::warn!("{trash} was left behind: {e}");
+        }
+        Ok(())
     }
 
     /// What the archive `path`, which is not encrypted, says of itself. Nothing is verified.
@@ -577,6 +581,14 @@ impl Store {
         }
         if !header.lowers.iter().map(|l| &l.path).eq(meta.roots.iter().map(|r| &r.path)) {
             return Err(odd("it does not say what it was made on"));
+        }
+        let paths: Vec<&Path> = meta.roots.iter().map(|r| r.path.as_path()).collect();
+        for (i, path) in paths.iter().enumerate() {
+            let why = "the archive is refused: a root of it cannot be one";
+            roots::check_place(path, self.dir()).map_err(|e| e.context(why))?;
+            for other in &paths[..i] {
+                roots::check_apart(other, path).map_err(|e| e.context(why))?;
+            }
         }
         for (i, root) in meta.roots.iter_mut().enumerate() {
             if !is_canonical(root.path.as_path()) || !archive_read::is_name(root.name.as_bytes()) {
