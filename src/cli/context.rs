@@ -19,7 +19,7 @@ pub(super) struct Opened {
     /// Its server, when it is live.
     pub(super) live: Option<Client>,
     /// Its lock, when it rests.
-    _lock: Option<Lock>,
+    lock: Option<Lock>,
     /// What its journal amounts to.
     pub(super) folded: Folded,
     /// Its directories.
@@ -31,13 +31,15 @@ pub(super) struct Opened {
 /// The session a command means.
 pub(super) fn select(which: &Which) -> Result<Session> {
     let store = Store::open()?;
-    match &which.session {
-        Some(name) => store.get(name),
+    let session = match &which.session {
+        Some(name) => store.get(name)?,
         None => {
             let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
-            store.find_default(&cwd)
+            store.find_default(&cwd)?
         }
-    }
+    };
+    session.check_present()?;
+    Ok(session)
 }
 
 impl Opened {
@@ -61,7 +63,7 @@ impl Opened {
             return Ok(Opened {
                 session,
                 live: Some(client),
-                _lock: None,
+                lock: None,
                 folded,
                 roots,
                 repaired: Vec::new(),
@@ -71,7 +73,12 @@ impl Opened {
         let roots = root_dirs(&session)?;
         let (folded, repaired) = settle_down(&mut session, &lock, &roots)?;
         output::notes(&repaired);
-        Ok(Opened { session, live: None, _lock: Some(lock), folded, roots, repaired })
+        Ok(Opened { session, live: None, lock: Some(lock), folded, roots, repaired })
+    }
+
+    /// The lock of a session that rests.
+    pub(super) fn lock(&self) -> Option<&Lock> {
+        self.lock.as_ref()
     }
 
     /// The changes, compared with the real objects.

@@ -1,13 +1,16 @@
 //! Commands, their arguments and their output.
 
+mod amounts;
 mod apply;
 mod background;
+mod archive;
 mod changes;
 mod completions;
 mod context;
 mod diff;
 mod discard;
 mod doctor;
+mod gc;
 mod log;
 mod ls;
 mod mount;
@@ -17,11 +20,13 @@ mod overlay;
 mod overlay_options;
 mod paths;
 mod reconcile;
+mod restore;
 mod rm;
 mod run;
 mod serve;
 mod status;
 mod umount;
+mod usage;
 mod verify;
 
 use crate::base::{ErrorKind, Result};
@@ -56,6 +61,10 @@ enum Command {
     Verify(verify::VerifyArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
+    Archive(archive::ArchiveArgs),
+    Restore(restore::RestoreArgs),
+    Gc(gc::GcArgs),
+    Usage(usage::UsageArgs),
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
     #[command(hide = true)]
@@ -112,6 +121,10 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Verify(args) => verify::run(args),
         Command::Ls(args) => ls::run(args),
         Command::Rm(args) => rm::run(args),
+        Command::Archive(args) => archive::run(args),
+        Command::Restore(args) => restore::run(args),
+        Command::Gc(args) => gc::run(args),
+        Command::Usage(args) => usage::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Serve(args) => mount::serve(args),

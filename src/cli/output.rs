@@ -161,6 +161,17 @@ pub(super) fn bar(total: u64, what: &str) -> ProgressBar {
     bar
 }
 
+/// A bar that counts bytes, on a terminal only. To be made when the first are done: it is drawn at once.
+pub(super) fn byte_bar(total: u64, what: &str) -> ProgressBar {
+    let bar = bar(total, what);
+    if let Ok(style) =
+        ProgressStyle::with_template("{prefix} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}")
+    {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
 /// A time, nanoseconds since the epoch, as local civil time: `2025-11-21 14:03:05.123`.
 pub(super) fn time(ns: u64) -> String {
     let (sec, milli) = ((ns / 1_000_000_000) as i64, ns / 1_000_000 % 1000);

@@ -31,6 +31,8 @@ pub(super) enum State {
     Mounted,
     /// Nobody has it.
     Resting,
+    /// Its files are in an archive.
+    Archived,
     /// It cannot be read.
     Broken,
 }
@@ -38,6 +40,9 @@ pub(super) enum State {
 impl State {
     /// The state of a session and who holds it.
     pub(super) fn of(session: &Session) -> Result<(State, Option<Holder>)> {
+        if session.archived.is_some() {
+            return Ok((State::Archived, None));
+        }
         let holder = session.holder()?.filter(|h| h.role == Role::Server);
         let state = match (&holder, &session.meta.mountpoint) {
             (None, _) => State::Resting,
@@ -53,6 +58,7 @@ impl State {
             State::Running => "running",
             State::Mounted => "mounted",
             State::Resting => "resting",
+            State::Archived => "archived",
             State::Broken => "broken",
         }
     }
