@@ -4,26 +4,30 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 say() { printf '==> %s\n' "$*" >&2; }
 
-# need PROGRAM=PACKAGE...: installs with apt what is missing; says what to install where there is no apt.
+# install PACKAGE...: by apt, or says what to install where there is no apt.
+install() {
+    local sudo=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null 2>&1 || { say "please install: $*"; return 1; }
+        sudo=(sudo)
+    fi
+    if ! command -v apt-get >/dev/null 2>&1; then
+        say "please install (by their Debian names): $*"
+        return 1
+    fi
+    say "installing $*"
+    local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get)
+    "${apt[@]}" install -y -qq "$@" >/dev/null 2>&1 && return 0
+    "${apt[@]}" update -qq && "${apt[@]}" install -y -qq "$@" >/dev/null
+}
+
+# need PROGRAM=PACKAGE...: installs the packages whose program is missing.
 need() {
     local missing=() pair
     for pair in "$@"; do
         command -v "${pair%%=*}" >/dev/null 2>&1 || missing+=("${pair#*=}")
     done
-    [ ${#missing[@]} -eq 0 ] && return 0
-    local sudo=()
-    if [ "$(id -u)" -ne 0 ]; then
-        command -v sudo >/dev/null 2>&1 || { say "please install: ${missing[*]}"; return 1; }
-        sudo=(sudo)
-    fi
-    if ! command -v apt-get >/dev/null 2>&1; then
-        say "please install (by their Debian names): ${missing[*]}"
-        return 1
-    fi
-    say "installing ${missing[*]}"
-    "${sudo[@]}" apt-get install -y -qq "${missing[@]}" >/dev/null 2>&1 && return 0
-    "${sudo[@]}" apt-get update -qq
-    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+    [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
 }
 
 # Every distribution lets all users open /dev/fuse; some minimal machines do not.

@@ -163,6 +163,24 @@ fn a_changed_real_file_is_a_conflict() {
     same_as_before!(w);
 }
 
+/// In a user namespace of our own the kernel would refuse both, as the owner does not exist there.
+#[test]
+fn files_of_others_can_be_moved_and_removed_where_the_directory_allows_it() {
+    let mut w = World::new();
+    if !(w.give_to_root("home/project/gone.txt") && w.give_to_root("home/project/dir/b.txt")) {
+        eprintln!("only root can give files away: nothing was tried");
+        return;
+    }
+    assert_eq!(w.run(&["run", "-s", "work", "--", "sh", "-c", "rm gone.txt; mv dir/b.txt b.txt"]), 0);
+    w.run(&["changes"]);
+    w.run(&["verify"]);
+    w.run(&["apply", "-y"]);
+    assert_eq!(w.shell("ls; ls dir; stat -c %u b.txt"), "a.txt\nb.txt\ndir\n0\n");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(w.at("home").to_str().unwrap()), "a mount was left: {mounts}");
+    same_as_before!(w);
+}
+
 #[test]
 fn names_are_bytes() {
     let mut w = World::new();

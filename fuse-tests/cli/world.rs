@@ -12,23 +12,39 @@ const ID: u32 = 12345;
 
 /// The program, where that person can read it.
 fn program() -> &'static Path {
-    static PLACE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    &PLACE
-        .get_or_init(|| {
-            if is_root() {
-                let open = std::fs::Permissions::from_mode(0o666);
-                std::fs::set_permissions("/dev/fuse", open).expect("/dev/fuse can be opened up");
-            }
-            let dir = TempDir::with_prefix("sbx-fuse-cli-bin").expect("a temporary directory");
-            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
-            let at = dir.path().join("sbx-fuse");
-            let mut from = std::fs::File::open(env!("CARGO_BIN_EXE_sbx-fuse")).expect("the program is built");
-            let mut to = std::fs::File::create(&at).expect("it can be copied");
-            std::io::copy(&mut from, &mut to).expect("it can be copied");
-            std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o755)).expect("chmod");
-            (dir, at)
-        })
-        .1
+    static PLACE: OnceLock<PathBuf> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        if is_root() {
+            let open = std::fs::Permissions::from_mode(0o666);
+            std::fs::set_permissions("/dev/fuse", open).expect("/dev/fuse can be opened up");
+        }
+        sweep();
+        let dir = std::env::temp_dir().join(format!("{PROGRAM_DIR}{}", std::process::id()));
+        std::fs::create_dir(&dir).expect("a temporary directory");
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        let at = dir.join("sbx-fuse");
+        let mut from = std::fs::File::open(env!("CARGO_BIN_EXE_sbx-fuse")).expect("the program is built");
+        let mut to = std::fs::File::create(&at).expect("it can be copied");
+        std::io::copy(&mut from, &mut to).expect("it can be copied");
+        std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        at
+    })
+}
+
+/// What the directory of a test process's copy of the program begins with; its process id follows.
+const PROGRAM_DIR: &str = "sbx-fuse-cli-bin.";
+
+/// Removes the copies of test processes that have ended: nothing runs at the end of a process that could.
+fn sweep() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).expect("a temporary directory").flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|n| n.strip_prefix(PROGRAM_DIR));
+        if pid.is_some_and(|pid| Path::new("/proc").join(pid).symlink_metadata().is_err())
+            && let Err(e) = std::fs::remove_dir_all(entry.path())
+        {
+            eprintln!("{name:?} was left: {e}");
+        }
+    }
 }
 
 fn is_root() -> bool {
@@ -79,6 +95,14 @@ impl World {
         let at = self.at(name);
         std::fs::write(&at, text).expect("a file can be written");
         self.give(&at);
+    }
+
+    /// Gives an object to root and its group; false when the tests do not run as root, who alone may.
+    pub fn give_to_root(&self, name: &str) -> bool {
+        if is_root() {
+            chown(self.at(name), Some(0), Some(0)).expect("chown");
+        }
+        is_root()
     }
 
     /// The content of a file.
@@ -180,6 +204,18 @@ impl World {
     }
 }
 
+impl Drop for World {
+    /// A test that failed may leave its mount, without which the directory could not be removed.
+    fn drop(&mut self) {
+        let mnt = self.at("mnt");
+        let mnt = mnt.to_str().expect("UTF-8");
+        let gone = self.command(Path::new("fusermount3"), &["-u", "-q", "-z", mnt]).output();
+        if std::thread::panicking() {
+            eprintln!("{}\nclean-up: {gone:?}", self.transcript());
+        }
+    }
+}
+
 fn utf8(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
 }
@@ -195,7 +231,10 @@ macro_rules! same_as_before {
                 (r"\(pid \d+\)", "(pid [PID])"),
                 (r#""pid": \d+"#, r#""pid": "[PID]""#),
                 (r#""(time|created)": \d+"#, r#""$1": "[TIME]""#),
-                (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  \d+ ", "[TIME]  [PID] "),
+                (
+                    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  \d+ (\S+) +(\S+) +",
+                    "[TIME]  [PID] $1  $2  "
+                ),
                 (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "[TIME]"),
                 (r#""[0-9a-f]{32}""#, r#""[ID]""#),
             ]

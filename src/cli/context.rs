@@ -113,7 +113,9 @@ pub(super) fn connect(session: &Session) -> Result<Option<Client>> {
     loop {
         match session.holder()? {
             Some(Holder { role: Role::Server, socket: Some(socket), .. }) => {
-                match Client::connect(socket.as_path()) {
+                // The kernel still takes connections for a process that is being killed: only an answer counts.
+                let answered = Client::connect(socket.as_path()).and_then(|mut c| c.ping().map(|()| c));
+                match answered {
                     Ok(client) => return Ok(Some(client)),
                     // It may just have ended; then the lock is free in a moment.
                     Err(e) if start.elapsed() > STARTING => return Err(e),

@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -169,9 +169,7 @@ fn helper() -> Check {
     let shown = quote(path.as_os_str().as_bytes());
     let root = crate::sys::process::effective_ids().0 == 0;
     match path.symlink_metadata() {
-        Ok(m) if root || (m.uid() == 0 && m.permissions().mode() & 0o4000 != 0) => {
-            Check::ok(NAME, format!("is {shown}"))
-        }
+        Ok(_) if root || mounting::is_setuid_root(&path) => Check::ok(NAME, format!("is {shown}")),
         Ok(m) if m.uid() == 0 => {
             let remedy = format!("run: sudo chmod u+s {shown}");
             Check::warn(NAME, format!("{shown} is not set-uid and cannot mount"), remedy)

@@ -118,7 +118,7 @@ fn dispatch(command: Command) -> Result<u8> {
 /// Warnings and worse go to stderr; `SBX_FUSE_LOG` (e.g. `debug`, `sbx_fuse::union=trace`) asks for more.
 fn start_tracing() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("SBX_FUSE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,fuser=error"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error,sbx_fuse=warn"));
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     if let Err(e) = builder.with_ansi(output::stderr_colored()).try_init() {

@@ -103,10 +103,13 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
         e.kind = ErrorKind::Usage;
         e
     };
-    let told = |e: std::io::Error| {
-        let dead = e.raw_os_error() == Some(libc::ENOTCONN);
-        let e = usage(Error::on_path("mount at", path.as_os_str().as_bytes(), e));
-        if dead { e.hint(format!("a dead mount is there; run: sbx-fuse umount {}", shown(path))) } else { e }
+    let told = |e: std::io::Error| match e.raw_os_error() {
+        // The first while its server is dying, the second from then on.
+        Some(libc::ECONNABORTED | libc::ENOTCONN) => {
+            Error::usage(format!("a dead mount is at {}", shown(path)))
+                .hint(format!("take it away with: sbx-fuse umount {}", shown(path)))
+        }
+        _ => usage(Error::on_path("mount at", path.as_os_str().as_bytes(), e)),
     };
     let real = path.canonicalize().map_err(told)?;
     let mut entries = std::fs::read_dir(&real).map_err(told)?;
@@ -233,7 +236,7 @@ fn serve_until_unmounted(
         unmount_on_signals(&served)?;
         ready();
         let ended = served.wait();
-        let finished = served.finish(false);
+        let finished = served.finish();
         ended.and(finished)
     });
     session.meta.mountpoint = None;

@@ -3,6 +3,7 @@
 use super::output::Out;
 use crate::base::{Error, ErrorKind, Result};
 use crate::sandbox::{Capability, Probe, Step, find_program, probe};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The hidden command that tries mounting in a process of its own.
@@ -28,17 +29,41 @@ pub(super) fn probe_here() -> Result<u8> {
     Ok(0)
 }
 
-/// The way for `run`, whose mount only the sandbox needs to see.
+/// The way for `run`, whose mount only the sandbox needs to see: by ourselves, unless that does not work, or does not
+/// work for what the roots hold.
+///
+/// In a user namespace of our own only we exist: files of other users or groups can neither be written to, even by
+/// those whom their mode lets, nor be renamed or removed (the kernel refuses with `EACCES` and `EOVERFLOW`). So the
+/// helper is taken for roots with such files at their top, where there is one.
 ///
 /// # Errors
 /// `Missing` with the remedy when there is none.
 pub(super) fn for_run(roots: &[&Path]) -> Result<Way> {
     let probe = probe(PROBE)?;
-    match (probe.can, find_program("fusermount3", roots)) {
-        (Capability::Privileged | Capability::OwnNamespace, _) => Ok(Way::Direct { own: true }),
-        (Capability::None, Some(_)) if !device_fails(&probe) => Ok(Way::Helper),
-        (Capability::None, helper) => Err(no_way(&probe, helper.is_some())),
+    let helper = find_program("fusermount3", roots);
+    let helper_works = helper.as_deref().is_some_and(is_setuid_root) && !device_fails(&probe);
+    match probe.can {
+        Capability::Privileged => Ok(Way::Direct { own: true }),
+        Capability::OwnNamespace if helper_works && roots.iter().any(|r| holds_others(r)) => Ok(Way::Helper),
+        Capability::OwnNamespace => Ok(Way::Direct { own: true }),
+        Capability::None if helper.is_some() && !device_fails(&probe) => Ok(Way::Helper),
+        Capability::None => Err(no_way(&probe, helper.is_some())),
     }
+}
+
+/// Whether a program is root's and set-uid: seen from a sandbox, no program is.
+pub(super) fn is_setuid_root(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|m| m.uid() == 0 && m.mode() & 0o4000 != 0)
+}
+
+/// Whether the directory or one of its entries is another user's or group's. Only a sample: a walk of the whole tree
+/// would cost more than the run.
+fn holds_others(dir: &Path) -> bool {
+    const SAMPLE: usize = 4096;
+    let (uid, gid) = crate::sys::process::effective_ids();
+    let is_others = |m: std::io::Result<std::fs::Metadata>| m.is_ok_and(|m| (m.uid(), m.gid()) != (uid, gid));
+    let entries = std::fs::read_dir(dir).into_iter().flatten().take(SAMPLE);
+    is_others(dir.symlink_metadata()) || entries.flatten().any(|e| is_others(e.metadata()))
 }
 
 /// The way for `mount`, whose mount everybody is to see.

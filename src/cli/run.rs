@@ -59,6 +59,8 @@ pub(super) struct RunArgs {
 /// The last step before the command, inside the sandbox.
 #[derive(Debug, Args)]
 pub(super) struct InsideArgs {
+    #[arg(long)]
+    ready: i32,
     #[arg(long, value_delimiter = ',')]
     default_signals: Vec<i32>,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -67,6 +69,7 @@ pub(super) struct InsideArgs {
 
 /// The hidden command: becomes the command, or says why not with the exit code a shell gives.
 pub(super) fn inside(args: InsideArgs) -> Result<u8> {
+    sandbox::tell_ready(args.ready);
     let (code, why) = sandbox::exec(&args.default_signals, &args.command)?;
     output::note(&why);
     Ok(code)
@@ -151,16 +154,31 @@ fn serve_and_run(
     let what = What { session, mountpoint: &mountpoint, way, allow_other: false };
     let served = Served::start(&what, lock, store)?;
     let code = run_in_sandbox(&bwrap, &spec, inherited, &served);
-    served.finish(true)?;
+    served.finish()?;
     let code = code?;
     let folded = crate::journal::fold_dir(&session.journal_dir())?;
     let set = review::settle(&dirs, &folded.set)?;
     Ok((code, (summary(&set), set.len())))
 }
 
+/// What the served session learns of its command.
+struct Watched<'a> {
+    served: &'a Served,
+    spec: &'a Spec,
+}
+
+impl sandbox::Events for Watched<'_> {
+    fn started(&self, pid: u32) {
+        self.served.begin_command(pid, self.spec.argv.iter().map(|w| w.as_bytes()));
+    }
+
+    fn ready(&self) {
+        self.served.hand_over();
+    }
+}
+
 fn run_in_sandbox(bwrap: &Path, spec: &Spec, inherited: Inherited, served: &Served) -> Result<u8> {
-    let argv: Vec<Vec<u8>> = spec.argv.iter().map(|w| w.as_bytes().to_vec()).collect();
-    let outcome = sandbox::run(bwrap, spec, inherited, |pid| served.begin_command(pid, argv))?;
+    let outcome = sandbox::run(bwrap, spec, inherited, &Watched { served, spec })?;
     let code = match outcome {
         Outcome::Exited(code) => code,
         Outcome::NotStarted(code) => {

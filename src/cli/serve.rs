@@ -14,6 +14,7 @@ use crate::union::{Config, LayerConfig, Leave, RootConfig, Union};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -27,6 +28,8 @@ pub(super) struct Served {
     journal: Arc<Journal>,
     control: ControlServer,
     unmounter: Unmounter,
+    /// Whether the mount is no longer at its place, or never to be taken away by us.
+    gone: AtomicBool,
 }
 
 /// What can take a served mount down.
@@ -111,7 +114,9 @@ impl Served {
                 Ok(control)
             });
         match started {
-            Ok(control) => Ok(Served { server, union, journal, control, unmounter }),
+            Ok(control) => {
+                Ok(Served { server, union, journal, control, unmounter, gone: AtomicBool::new(false) })
+            }
             Err(e) => {
                 // The error that is told is the first one.
                 if let Err(also) = unmounter.unmount() {
@@ -139,15 +144,29 @@ impl Served {
     /// # Errors
     /// When serving ended with an error.
     pub(super) fn wait(&self) -> Result<()> {
-        self.server.wait()
+        let ended = self.server.wait();
+        self.gone.store(true, Ordering::Release);
+        ended
+    }
+
+    /// A sandbox has the mount in its own mount namespace now. Where the helper made it, everybody sees it as well: it
+    /// is taken away there, so that it goes with the sandbox and nothing stale is left, however we end.
+    pub(super) fn hand_over(&self) {
+        if self.unmounter.way != Way::Helper {
+            return;
+        }
+        match self.detach() {
+            Ok(()) => self.gone.store(true, Ordering::Release),
+            Err(e) => tracing::warn!("{e}"),
+        }
     }
 
     /// Takes the mount down, if it is still there, and closes the journal in good order.
     ///
     /// # Errors
     /// When the mount cannot be taken down, or the journal cannot be closed.
-    pub(super) fn finish(self, mounted: bool) -> Result<()> {
-        let gone = if mounted { self.unmount()? } else { true };
+    pub(super) fn finish(self) -> Result<()> {
+        let gone = self.gone.load(Ordering::Acquire) || self.unmount()?;
         drop(self.control);
         if let Some(server) = Arc::into_inner(self.server).filter(|_| gone) {
             server.join()?;

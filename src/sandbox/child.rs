@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
-use std::io::{Seek, Write};
+use std::io::{Read, Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -65,20 +65,25 @@ fn set_open_files(limits: Option<(u64, u64)>) {
     }
 }
 
-/// Runs the command of `spec` under `bwrap` (its path) and waits for it. `started` is called with bwrap's process id
-/// once it runs. Must be called from the main thread: the sandbox dies with the thread that made it.
+/// What is to be known of a run before its end.
+pub trait Events: Send + Sync {
+    /// bwrap runs, as process `pid`.
+    fn started(&self, pid: u32);
+    /// The sandbox stands: what was mounted for it is in its own mount namespace now. Called from another thread.
+    fn ready(&self);
+}
+
+/// Runs the command of `spec` under `bwrap` (its path) and waits for it. Must be called from the main thread: the sandbox dies with the thread that made it.
 ///
 /// While the command runs, SIGINT and SIGQUIT are left to it (the terminal sends them to the whole foreground group, so
 /// we and bwrap ignore them), SIGTERM and SIGHUP are passed on.
 ///
 /// # Errors
 /// When bwrap cannot be started.
-pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, started: impl FnOnce(u32)) -> Result<Outcome> {
+pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, events: &dyn Events) -> Result<Outcome> {
     let told = |e: Errno| Error::sys("prepare the sandbox", e);
-    let (status_out, status_in) = nix::unistd::pipe().map_err(|e| told(e.into()))?;
-    // Ours only; the other end is meant to be inherited.
-    nix::fcntl::fcntl(&status_out, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))
-        .map_err(|e| told(e.into()))?;
+    let (status_out, status_in) = pipe().map_err(told)?;
+    let (ready_out, ready_in) = pipe().map_err(told)?;
     let filter = seccomp::program().map(|bytes| inheritable(&bytes)).transpose().map_err(told)?;
     let args = spec.arguments(status_in.as_raw_fd(), filter.as_ref().map(AsRawFd::as_raw_fd));
     let args = inheritable(&bwrap::nul_separated(&args)).map_err(told)?;
@@ -94,12 +99,16 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, started: impl FnOnce
     }
     let mut signals = Signals::new(wanted_signals()).map_err(|e| told(e.into()))?;
     let mut command = Command::new(bwrap);
-    command.arg("--args").arg(args.as_raw_fd().to_string()).arg("--").args(inside::argv(spec, &restore));
+    command.arg("--args").arg(args.as_raw_fd().to_string()).arg("--").args(inside::argv(
+        spec,
+        ready_in.as_raw_fd(),
+        &restore,
+    ));
     let mut child = inherited
         .during(|| command.spawn())
         .map_err(|e| Error::on_path("start", bwrap.as_os_str().as_encoded_bytes(), e))?;
-    drop((status_in, args, filter));
-    started(child.id());
+    drop((status_in, ready_in, args, filter));
+    events.started(child.id());
 
     let handle = signals.handle();
     let (outer, theirs) = (child.id() as i32, inner.clone());
@@ -109,7 +118,15 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, started: impl FnOnce
         }
     });
     let watcher = std::thread::spawn(move || watch(status_out, &inner));
-    let ended = wait(&mut child);
+    let ended = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The end of the file without a byte: the sandbox never stood.
+            if matches!(File::from(ready_out).read(&mut [0]), Ok(1)) {
+                events.ready();
+            }
+        });
+        wait(&mut child)
+    });
     handle.close();
     let told = watcher.join().map_err(|_| Error::failure("the thread that watches the sandbox panicked"))?;
     forwarder.join().map_err(|_| Error::failure("the thread that passes signals on panicked"))?;
@@ -118,6 +135,13 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, started: impl FnOnce
         Some(code) => Outcome::Exited(code),
         None => Outcome::NotStarted(ended.code().or(ended.signal().map(|s| 128 + s)).unwrap_or(1)),
     })
+}
+
+/// A pipe: our end, and one that a child inherits.
+fn pipe() -> std::result::Result<(OwnedFd, OwnedFd), Errno> {
+    let (ours, theirs) = nix::unistd::pipe()?;
+    nix::fcntl::fcntl(&ours, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
+    Ok((ours, theirs))
 }
 
 fn wait(child: &mut Child) -> std::io::Result<std::process::ExitStatus> {

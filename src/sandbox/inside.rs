@@ -4,6 +4,7 @@ use super::bwrap::Spec;
 use crate::base::{Errno, Error, Result, quote};
 use crate::sys::signal::{self, Disposition};
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -14,9 +15,10 @@ pub const INSIDE: &str = "inside-sandbox";
 /// Where this program is in the sandbox: `/dev` is the one directory that is made anew in every sandbox.
 pub(super) const PLACE: &str = "/dev/.sbx-fuse";
 
-/// What bwrap executes: this step, which sets `restore` back to their default, then the command.
-pub(super) fn argv(spec: &Spec, restore: &[i32]) -> Vec<OsString> {
-    let mut argv: Vec<OsString> = vec![PLACE.into(), INSIDE.into()];
+/// What bwrap executes: this step, which writes to the descriptor `ready` that the sandbox stands, sets the signals
+/// `restore` back to their default, and becomes the command.
+pub(super) fn argv(spec: &Spec, ready: i32, restore: &[i32]) -> Vec<OsString> {
+    let mut argv: Vec<OsString> = vec![PLACE.into(), INSIDE.into(), format!("--ready={ready}").into()];
     if !restore.is_empty() {
         let numbers: Vec<String> = restore.iter().map(i32::to_string).collect();
         argv.push(format!("--default-signals={}", numbers.join(",")).into());
@@ -24,6 +26,19 @@ pub(super) fn argv(spec: &Spec, restore: &[i32]) -> Vec<OsString> {
     argv.push("--".into());
     argv.extend(spec.argv.iter().cloned());
     argv
+}
+
+/// Says on the descriptor `ready` that the sandbox stands, and closes it. When nobody listens, nobody needs to know.
+pub fn tell_ready(ready: i32) {
+    let told = std::fs::OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/self/fd/{ready}"))
+        .and_then(|mut pipe| pipe.write_all(b"."))
+        .map_err(Errno::from)
+        .and_then(|()| nix::unistd::close(ready).map_err(Errno::from));
+    if let Err(e) = told {
+        tracing::debug!("cannot tell that the sandbox stands: {e}");
+    }
 }
 
 /// Becomes `command`, with the signals `restore` set to their default. Returns only when that fails: the exit code that

@@ -8,7 +8,7 @@ mod programs;
 mod seccomp;
 
 pub use bwrap::{Bind, Spec, bwrap_missing};
-pub use child::{Inherited, Outcome, run};
-pub use inside::{INSIDE, exec};
+pub use child::{Events, Inherited, Outcome, run};
+pub use inside::{INSIDE, exec, tell_ready};
 pub use namespaces::{Capability, Probe, Step, enter, probe, probe_here};
 pub use programs::find_program;

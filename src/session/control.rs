@@ -15,6 +15,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The longest line either side takes, in bytes: a path of 4096 bytes, each four characters when quoted, and room.
@@ -105,11 +106,17 @@ impl Answer {
     }
 }
 
-/// A running server end; gone when dropped.
+/// A running server end; gone when dropped, with every request answered that was taken.
 pub struct ControlServer {
     listener: Arc<UnixListener>,
     path: PathBuf,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Option<JoinHandle<Vec<Peer>>>,
+}
+
+/// A connection, and the thread that answers it.
+struct Peer {
+    stream: UnixStream,
+    thread: JoinHandle<()>,
 }
 
 impl ControlServer {
@@ -150,15 +157,25 @@ impl Drop for ControlServer {
         if let Err(e) = std::fs::remove_file(&self.path) {
             tracing::debug!("control socket: {e}");
         }
-        if let Some(thread) = self.thread.take().filter(|_| woken)
-            && thread.join().is_err()
-        {
+        let Some(thread) = self.thread.take().filter(|_| woken) else { return };
+        let Ok(peers) = thread.join() else {
             tracing::error!("the control thread panicked");
+            return;
+        };
+        for peer in peers {
+            // No further request is read; the answer to the last one, perhaps to the unmount that ends us, is still
+            // written.
+            let cut = peer.stream.shutdown(std::net::Shutdown::Read);
+            if cut.is_ok() && peer.thread.join().is_err() {
+                tracing::error!("a control thread panicked");
+            }
         }
     }
 }
 
-fn accept(listener: &UnixListener, handler: &Arc<dyn Handler>) {
+/// Takes connections until the listener is shut down; returns those that may still be open.
+fn accept(listener: &UnixListener, handler: &Arc<dyn Handler>) -> Vec<Peer> {
+    let mut peers: Vec<Peer> = Vec::new();
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -167,18 +184,28 @@ fn accept(listener: &UnixListener, handler: &Arc<dyn Handler>) {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             }
-            Err(_) => return,
+            Err(_) => return peers,
         };
-        let handler = handler.clone();
-        let spawned = std::thread::Builder::new().name("control-peer".into()).spawn(move || {
-            if let Err(e) = serve(stream, &*handler) {
-                tracing::debug!("control: {e}");
-            }
-        });
-        if let Err(e) = spawned {
-            tracing::warn!("control: {e}");
+        peers.retain(|p| !p.thread.is_finished());
+        match answer_in_thread(stream, handler.clone()) {
+            Ok(peer) => peers.push(peer),
+            Err(e) => tracing::warn!("control: {e}"),
         }
     }
+}
+
+fn answer_in_thread(stream: UnixStream, handler: Arc<dyn Handler>) -> std::io::Result<Peer> {
+    let theirs = stream.try_clone()?;
+    let thread = std::thread::Builder::new().name("control-peer".into()).spawn(move || {
+        // Closing this end alone would not hang up: `Peer` has the connection open, too.
+        let hang_up = theirs.try_clone();
+        let served = serve(theirs, &*handler);
+        let hung_up = hang_up.and_then(|s| s.shutdown(std::net::Shutdown::Both));
+        if let Err(e) = served.and(hung_up) {
+            tracing::debug!("control: {e}");
+        }
+    })?;
+    Ok(Peer { stream, thread })
 }
 
 /// Answers one peer until it hangs up.

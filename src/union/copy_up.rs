@@ -261,10 +261,10 @@ impl Union {
     pub(crate) fn keep_base(&self, bytes: &[u8]) -> [u8; 32] {
         let hash = *blake3::hash(bytes).as_bytes();
         let text = !bytes[..bytes.len().min(8000)].contains(&0);
-        if let (true, Some(journal)) = (text, &self.journal) {
-            if let Err(e) = journal.put_base(bytes, hash) {
-                tracing::warn!("base bytes could not be kept, a later merge will not have them: {e}");
-            }
+        if let (true, Some(journal)) = (text, &self.journal)
+            && let Err(e) = journal.put_base(bytes, hash)
+        {
+            tracing::warn!("base bytes could not be kept, a later merge will not have them: {e}");
         }
         hash
     }
@@ -315,7 +315,7 @@ fn stage_dir(root: &Root, lower: BorrowedFd<'_>, attr: &Attr, temp: &[u8]) -> Sy
 
 /// Owner (where permitted), xattrs and mode of `from` onto `to`; `mark` adds marks of ours. The mode comes last: one
 /// without write permission keeps even the owner from setting xattrs (xattr(7)).
-fn copy_meta(
+pub(super) fn copy_meta(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     attr: &Attr,

@@ -283,12 +283,12 @@ impl Union {
             return Ok(node);
         }
         let own = Ident::of(attr);
-        if let Some(node) = self.nodes.find(&own) {
-            if node.place.read().upper {
-                self.nodes.acquire(&node);
-                note_link(&node, link);
-                return Ok(node);
-            }
+        if let Some(node) = self.nodes.find(&own)
+            && node.place.read().upper
+        {
+            self.nodes.acquire(&node);
+            note_link(&node, link);
+            return Ok(node);
         }
         let root = self.root(dir)?;
         let value = if attr.kind == Kind::File {

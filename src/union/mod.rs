@@ -44,7 +44,7 @@ use fds::FdCache;
 use invalidate::Watcher;
 use node::{Ident, LowerDir, Node, Table};
 use parking_lot::{Mutex, RwLock};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -249,16 +249,10 @@ fn prepare_upper_root(root: &RootConfig, lower: &Attr) -> Sys<()> {
     if root.features.xattr && layer::read_origin(root.upper.as_fd())?.is_some() {
         return Ok(());
     }
-    let upper = sysfile::stat(root.upper.as_fd())?;
-    if (upper.uid, upper.gid) != (lower.uid, lower.gid) {
-        match sysfile::chown_fd(root.upper.as_fd(), lower.uid, lower.gid) {
-            Ok(()) | Err(Errno::EPERM | Errno::EINVAL) => {}
-            Err(e) => return Err(e),
-        }
-    }
+    let top = root.lowers.first().ok_or(Errno::EINVAL)?;
     let origin = layer::Origin { path: RelPath::root(), base: BaseId::of(lower), btime: lower.btime };
-    layer::write_origin(root.upper.as_fd(), &origin)?;
-    sysfile::chmod_fd(root.upper.as_fd(), lower.perm)?;
+    let mark = |upper: BorrowedFd<'_>| layer::write_origin(upper, &origin).map(drop);
+    copy_up::copy_meta(top.dir.as_fd(), root.upper.as_fd(), lower, mark)?;
     sysfile::utimens_at(
         root.upper.as_fd(),
         b"",

@@ -145,10 +145,10 @@ impl Union {
     fn listing(&self, dir: &Arc<Node>, offset: u64) -> Sys<Arc<Listing>> {
         let version = dir.dir()?.version.load(Ordering::Acquire);
         let watched = self.ensure_watched(dir) || dir.place.read().lowers.is_empty();
-        if let Some(kept) = self.listings.lock().get(&dir.id) {
-            if offset > DOTDOT || (watched && kept.version == version) {
-                return Ok(kept.clone());
-            }
+        if let Some(kept) = self.listings.lock().get(&dir.id)
+            && (offset > DOTDOT || (watched && kept.version == version))
+        {
+            return Ok(kept.clone());
         }
         let mut entries: Vec<Listed> = self
             .merged_names(dir)?
