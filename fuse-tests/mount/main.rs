@@ -10,10 +10,16 @@ mod create;
 mod harness;
 mod helper;
 mod link;
+mod live;
+mod locks;
 mod lookup;
 mod mapping;
 mod read_write;
+mod readdir;
 mod remove;
+mod rename;
+mod space;
+mod xattr;
 
 use libtest_mimic::{Arguments, Trial};
 use std::process::{Command, ExitCode};
@@ -48,10 +54,21 @@ fn main() -> ExitCode {
 }
 
 fn all() -> Vec<harness::Case> {
-    [lookup::cases, attr::cases, read_write::cases, create::cases, remove::cases, link::cases]
-        .iter()
-        .flat_map(|cases| cases())
-        .collect()
+    let files = [
+        attr::cases,
+        create::cases,
+        link::cases,
+        live::cases,
+        locks::cases,
+        lookup::cases,
+        read_write::cases,
+        readdir::cases,
+        remove::cases,
+        rename::cases,
+        space::cases,
+        xattr::cases,
+    ];
+    files.iter().flat_map(|cases| cases()).collect()
 }
 
 /// Runs this program again without privileges; false when a test failed there.

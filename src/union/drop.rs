@@ -1,10 +1,10 @@
 //! A change leaves the session while it is in use: it was applied to the real tree, or discarded.
 
-use super::copy_up::{forced, open_forced};
-use super::lookup::{Seen, open_deep};
+use super::copy_up::{forced, mark_at, open_forced};
+use super::lookup::{Seen, index_name, open_deep};
 use super::node::{LowerDir, Node};
 use super::record::Note;
-use super::{Caller, Root, Union};
+use super::{Caller, Root, Union, Writable};
 use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::Op;
 use crate::layer::{self, Found, LayerKind};
@@ -117,7 +117,8 @@ impl Union {
             if attr.kind == Kind::Dir {
                 self.leave_dir(root, dir.as_fd(), &name, path, node.as_ref())?;
             } else {
-                self.leave_file(dir.as_fd(), parent.as_ref(), &name, &attr, node.as_ref())?;
+                let root = root.writable.as_ref().ok_or(Errno::EROFS)?;
+                self.leave_file(root, dir.as_fd(), parent.as_ref(), &name, &attr, node.as_ref(), stale)?;
             }
         }
         if let Some(parent) = parent {
@@ -127,25 +128,43 @@ impl Union {
         Ok(true)
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn leave_file(
         &self,
+        root: &Writable,
         dir: BorrowedFd<'_>,
         parent: Option<&Arc<Node>>,
         name: &Name,
         attr: &Attr,
         node: Option<&Arc<Node>>,
+        stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>,
     ) -> Sys<()> {
         let handle = match (parent, node) {
             (Some(parent), Some(_)) => self.handle_to_keep(parent, name, node, Seen::Upper(*attr))?,
             _ => None,
         };
+        let index = origin_index(dir, name, attr)?;
         forced(dir, || file::unlinkat(dir, name.as_bytes()))?;
-        match (parent, node) {
-            (Some(parent), Some(node)) => {
-                self.drop_name(self.writable(node)?, node, parent, name, attr, handle)
-            }
-            _ => Ok(()),
+        // Names that only the lower has led here by the index. With the last name of the upper gone they lead to the
+        // real object again.
+        let alone = |copy: Attr| (copy.dev, copy.ino, copy.nlink) == (attr.dev, attr.ino, 1);
+        let index = index.filter(|index| file::stat_at(root.index.as_fd(), index).is_ok_and(alone));
+        if let Some(index) = &index {
+            file::unlinkat(root.index.as_fd(), index)?;
         }
+        let (Some(parent), Some(node)) = (parent, node) else {
+            return Ok(());
+        };
+        if index.is_some() {
+            let mut place = node.place.write();
+            place.index = None;
+            place.nlink_adj = 1 - attr.nlink as i32;
+            for link in place.links.iter().filter(|l| !l.upper) {
+                stale.push((link.parent.clone(), link.name.clone(), Some(node.id)));
+            }
+            place.links.retain(|l| l.upper);
+        }
+        self.drop_name(root, node, parent, name, attr, handle)
     }
 
     /// A directory leaves the upper when nothing else of the session is in it; else it stays as a merged one.
@@ -227,4 +246,14 @@ impl Union {
         let (_, top) = self.merge_lowers(dir, name.as_bytes(), in_upper).ok()?;
         self.nodes.find(&super::node::Ident::of(top.as_ref().unwrap_or(&attr)))
     }
+}
+
+/// The name that the object `name` of an upper directory would have in the index: it was copied up from one with
+/// several names.
+fn origin_index(dir: BorrowedFd<'_>, name: &Name, attr: &Attr) -> Sys<Option<Vec<u8>>> {
+    if attr.kind != Kind::File || attr.nlink < 2 {
+        return Ok(None);
+    }
+    let origin = mark_at(dir, name.as_bytes(), layer::X_BASE)?.as_deref().and_then(layer::Origin::decode);
+    Ok(origin.filter(|o| o.base.nlink > 1).map(|o| index_name(o.base.ino, o.btime)))
 }

@@ -543,6 +543,8 @@ fn note_link(node: &Arc<Node>, link: Link) {
     if place.gone {
         return;
     }
+    // A directory that the real tree moved away left what the session had in it behind, under a node of its own.
+    place.links.retain(|l| !l.upper || l.parent.place.read().upper);
     if place.upper { place.links.push(link) } else { place.links.insert(0, link) }
 }
 
