@@ -13,12 +13,15 @@ mod mount;
 mod mounting;
 mod output;
 mod paths;
+mod rebase;
 mod reconcile;
 mod rm;
 mod run;
 mod serve;
 mod status;
+mod take;
 mod umount;
+mod undo;
 mod verify;
 
 use crate::base::{ErrorKind, Result};
@@ -47,6 +50,8 @@ enum Command {
     Changes(changes::ChangesArgs),
     Diff(diff::DiffArgs),
     Apply(apply::ApplyArgs),
+    Undo(undo::UndoArgs),
+    Rebase(rebase::RebaseArgs),
     Discard(discard::DiscardArgs),
     Log(log::LogArgs),
     Verify(verify::VerifyArgs),
@@ -102,6 +107,8 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Changes(args) => changes::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Apply(args) => apply::run(args),
+        Command::Rebase(args) => rebase::run(args),
+        Command::Undo(args) => undo::run(args),
         Command::Discard(args) => discard::run(args),
         Command::Log(args) => log::run(args),
         Command::Verify(args) => verify::run(args),

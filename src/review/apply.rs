@@ -10,6 +10,7 @@ use super::discard::{Dropper, drop_order, seen_of};
 use super::intent::{APPLY_LOG, After, Entry, Leaver, LogWriter, Op, Place, Space};
 use super::objects::{self, Object};
 use super::plan::{Plan, Step};
+use super::recover::{end_of_roll_back, remove_copied};
 use super::settle::Settled;
 use super::transaction::{Fault, NoFault, Spaces, Txn, expect, take_back};
 use super::vault::Vault;
@@ -558,10 +559,8 @@ impl<'a> Run<'a, '_> {
     fn commit(&mut self) -> Result<()> {
         self.txn.fault.at("sync the directories").map_err(|e| Error::sys("sync", e))?;
         let names: BTreeSet<Place> = self.txn.done.iter().flat_map(final_names).collect();
-        let dirs: BTreeSet<Place> = names
-            .iter()
-            .filter_map(|p| p.path.parent().map(|path| Place { path, space: p.space }))
-            .collect();
+        let dirs: BTreeSet<Place> =
+            names.iter().filter_map(|p| p.path.parent().map(|path| Place { path, space: p.space })).collect();
         if dirs.len() > SYNC_EACH {
             self.unsynced = self.roots.iter().map(|r| (r.root, RelPath::root())).collect();
             self.sync_staged()?;
@@ -634,22 +633,6 @@ impl<'a> Run<'a, '_> {
     }
 }
 
-/// After operations were taken back: what was kept goes, unless something could not be put back. The sentences say what
-/// went wrong.
-pub(crate) fn end_of_roll_back(vault: &Vault, number: u32, problems: Vec<Error>) -> Vec<String> {
-    let mut said: Vec<String> = problems.into_iter().map(|p| p.message).collect();
-    if said.is_empty() {
-        if let Err(e) = vault.remove(number) {
-            said.push(format!("what was kept could not be removed: {e}"));
-        }
-        return said;
-    }
-    let path = vault.set_aside(number).unwrap_or_else(|_| vault.dir(number));
-    use std::os::unix::ffi::OsStrExt;
-    said.push(format!("what was replaced is in {}", crate::base::quote(path.as_os_str().as_bytes())));
-    said
-}
-
 /// Names whose object is another one after the operation, temporary ones left out.
 fn final_names(op: &Op) -> Vec<Place> {
     let all = match op {
@@ -660,25 +643,6 @@ fn final_names(op: &Op) -> Vec<Place> {
     };
     let is_ours = |p: &Place| p.path.file_name().is_some_and(|name| name.starts_with(b".sbx-fuse."));
     all.into_iter().filter(|p| p.space != Space::Kept && !is_ours(p)).cloned().collect()
-}
-
-/// Removes what was copied to where it is kept; the directories that held it keep their times.
-pub(crate) fn remove_copied(spaces: &Spaces<'_>, ops: &[Op]) -> Vec<Error> {
-    let mut problems = Vec::new();
-    for op in ops {
-        let Op::Copied { from, .. } = op else { continue };
-        let Some(path) = from.path.parent() else { continue };
-        let dir = Place { space: from.space, path };
-        let gone = || -> Sys<()> {
-            let Some(dir) = spaces.find(&dir)? else { return Ok(()) };
-            copy::remove_all(spaces.top(from.space)?, &from.path)?;
-            attrs::set_mtime(&dir, dir.attr.mtime)
-        };
-        if let Err(e) = gone() {
-            problems.push(Error::on_path("remove the leftover", from.path.as_bytes(), e));
-        }
-    }
-    problems
 }
 
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;

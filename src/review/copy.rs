@@ -30,7 +30,9 @@ pub(crate) fn tree(spaces: &Spaces<'_>, from: &Place, to: &Place) -> Sys<()> {
     // Directories get their mode and times when nothing is made in them any more, the deepest first.
     dirs.insert(0, (from.path.clone(), to.path.clone()));
     for (old, new) in dirs.iter().rev() {
-        let (Some(old), Some(new)) = (Object::find(source, old)?, Object::find(target, new)?) else { continue };
+        let (Some(old), Some(new)) = (Object::find(source, old)?, Object::find(target, new)?) else {
+            continue;
+        };
         if old.attr.kind == Kind::Dir {
             attrs::restore(&new, &old.attr, &objects::xattrs(&old)?)?;
         }

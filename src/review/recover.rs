@@ -5,16 +5,15 @@
 //! interrupted anywhere and begun again.
 
 use super::RootDirs;
-use super::apply::{end_of_roll_back, remove_copied};
 use super::discard::{Dropper, Seen};
-use super::intent::{APPLY_LOG, Entry, Leaver, Log, LogWriter, UNDO_LOG};
-use super::objects;
-use super::root_of;
+use super::intent::{APPLY_LOG, Entry, Leaver, Log, LogWriter, Op, Place, UNDO_LOG};
 use super::transaction::{Fault, Spaces, take_back};
 use super::vault::Vault;
-use crate::base::{Error, Result};
+use super::{attrs, copy, objects, root_of};
+use crate::base::{Error, Kind, RelPath, Result, Sys};
 use crate::sys::file;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// What was found of an unfinished application.
@@ -40,7 +39,8 @@ pub fn recover(roots: &[RootDirs], path: &Path, fault: &mut dyn Fault) -> Result
         if !entry.apply.committed {
             let problems = take_back(&spaces, &entry.apply.ops, fault);
             let bad = end_of_roll_back(&recovery.vault, entry.number, problems);
-            recovery.say("an application was interrupted: took it back, the real files are as they were", bad);
+            recovery
+                .say("an application was interrupted: took it back, the real files are as they were", bad);
             continue;
         }
         if !entry.apply.done {
@@ -86,18 +86,28 @@ impl Recovery {
         !self.leaving.is_empty()
     }
 
-    /// Takes the changes of finished applications out of the session; one that it changed again stays.
+    /// Takes the changes of finished applications out of the session, those that `is_there` (by root and path) says it
+    /// still has; one that it changed again stays.
     ///
     /// # Errors
     /// When the session's files cannot be edited; the next command tries again.
-    pub fn drop_with(&mut self, roots: &[RootDirs], dropper: &mut dyn Dropper) -> Result<()> {
+    pub fn drop_with(
+        &mut self,
+        roots: &[RootDirs],
+        is_there: &dyn Fn(u16, &RelPath) -> bool,
+        dropper: &mut dyn Dropper,
+    ) -> Result<()> {
         for (number, log_end, leavers) in std::mem::take(&mut self.leaving) {
-            for leaver in leavers {
+            for leaver in leavers.into_iter().filter(|l| is_there(l.root, &l.path)) {
                 let upper = root_of(roots, leaver.root)?.upper.as_fd();
                 let there = objects::stat(upper, &leaver.path)
                     .map_err(|e| Error::on_path("look at", leaver.path.as_bytes(), e))?;
+                let is_new = |a: &crate::base::Attr| a.kind != Kind::Dir && !a.is_whiteout();
+                if leaver.seen.is_none() && there.as_ref().is_some_and(is_new) {
+                    continue;
+                }
                 // Where the object is gone already, what goes with it may still be there.
-                let seen = leaver.seen.filter(|_| there.is_some());
+                let seen = leaver.seen.filter(|_| there.is_some_and(|a| !a.is_whiteout()));
                 dropper.drop(leaver.root, &leaver.path, seen.map(|(ino, ctime)| Seen { ino, ctime }))?;
             }
             let kept = self.vault.open_dir(number)?;
@@ -115,4 +125,38 @@ impl Recovery {
 /// As `unlinkat(2)`.
 pub(crate) fn end_of_undo_back(spaces: &Spaces<'_>) -> Result<()> {
     file::unlinkat(spaces.kept.as_fd(), UNDO_LOG).map_err(|e| Error::sys("remove the log of the undo", e))
+}
+
+/// After operations were taken back: what was kept goes, unless something could not be put back. The sentences say what
+/// went wrong.
+pub(crate) fn end_of_roll_back(vault: &Vault, number: u32, problems: Vec<Error>) -> Vec<String> {
+    let mut said: Vec<String> = problems.into_iter().map(|p| p.message).collect();
+    if said.is_empty() {
+        if let Err(e) = vault.remove(number) {
+            said.push(format!("what was kept could not be removed: {e}"));
+        }
+        return said;
+    }
+    let path = vault.set_aside(number).unwrap_or_else(|_| vault.dir(number));
+    said.push(format!("what was replaced is in {}", crate::base::quote(path.as_os_str().as_bytes())));
+    said
+}
+
+/// Removes what was copied to where it is kept; the directories that held it keep their times.
+pub(crate) fn remove_copied(spaces: &Spaces<'_>, ops: &[Op]) -> Vec<Error> {
+    let mut problems = Vec::new();
+    for op in ops {
+        let Op::Copied { from, .. } = op else { continue };
+        let Some(path) = from.path.parent() else { continue };
+        let dir = Place { space: from.space, path };
+        let gone = || -> Sys<()> {
+            let Some(dir) = spaces.find(&dir)? else { return Ok(()) };
+            copy::remove_all(spaces.top(from.space)?, &from.path)?;
+            attrs::set_mtime(&dir, dir.attr.mtime)
+        };
+        if let Err(e) = gone() {
+            problems.push(Error::on_path("remove the leftover", from.path.as_bytes(), e));
+        }
+    }
+    problems
 }

@@ -204,11 +204,7 @@ impl<'a, 'p> Txn<'a, 'p> {
         if let Some(attr) = self.look(&at)?
             && self.timed.insert((attr.dev, attr.ino))
         {
-            self.queue(
-                Op::Times { at, id: Id::of(&attr), atime: attr.atime, mtime: attr.mtime },
-                None,
-                None,
-            );
+            self.queue(Op::Times { at, id: Id::of(&attr), atime: attr.atime, mtime: attr.mtime }, None, None);
         }
         Ok(())
     }
@@ -296,7 +292,13 @@ impl<'a, 'p> Txn<'a, 'p> {
     }
 
     /// Writes the file at `at` in place by `action`; `save` holds a copy of what it had.
-    pub fn bytes(&mut self, at: &Place, save: &Place, expected: Option<&Attr>, action: Action<'a>) -> Result<()> {
+    pub fn bytes(
+        &mut self,
+        at: &Place,
+        save: &Place,
+        expected: Option<&Attr>,
+        action: Action<'a>,
+    ) -> Result<()> {
         self.settle_at(at)?;
         let saved = self.spaces.save(at).map_err(|e| failed_at("write", at, e))?;
         expect(&saved.attr, expected).map_err(|e| failed_at("write", at, e))?;
@@ -314,7 +316,8 @@ impl<'a, 'p> Txn<'a, 'p> {
     pub fn keep(&mut self, from: &Place) -> Result<()> {
         let Some(attr) = self.look(from)? else { return Ok(()) };
         let to = self.kept_place()?;
-        let dev = file::stat(self.spaces.kept.as_fd()).map_err(|e| Error::sys("look at what is kept", e))?.dev;
+        let dev =
+            file::stat(self.spaces.kept.as_fd()).map_err(|e| Error::sys("look at what is kept", e))?.dev;
         if dev == attr.dev {
             return self.rename(from, &to, None);
         }
@@ -396,7 +399,9 @@ impl<'a, 'p> Txn<'a, 'p> {
     fn swap_them(&mut self, one: &Place, other: &Place, expected: Option<&Attr>, op: &Op) -> Sys<()> {
         match self.spaces.rename(one, other, libc::RENAME_EXCHANGE) {
             Ok(()) => {}
-            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => return self.swap_by_moves(one, other, op),
+            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {
+                return self.swap_by_moves(one, other, op);
+            }
             Err(e) => return Err(e),
         }
         let Op::Swap { one_id, .. } = op else { return Err(Errno::EINVAL) };

@@ -4,10 +4,10 @@
 //! left behind is compared with what it was right after it.
 
 use super::RootDirs;
-use super::apply::{Progress, remove_copied};
+use super::apply::Progress;
 use super::intent::{After, Entry, Log, LogWriter, Op, Place, Space, UNDO_LOG};
 use super::objects;
-use super::recover::end_of_undo_back;
+use super::recover::{end_of_undo_back, remove_copied};
 use super::transaction::{Fault, Spaces, Txn, take_back};
 use super::vault::Vault;
 use super::{attrs, copy};
@@ -126,7 +126,10 @@ fn moved_on(spaces: &Spaces<'_>, log: &Log) -> Result<Vec<Moved>> {
             for name in objects::names(top, &after.path).map_err(failed)? {
                 let child = after.path.join(&name);
                 if !known.contains(&(after.root, &child)) {
-                    say(&after.path, format!("{} in it is new since it was applied", quote(child.as_bytes())));
+                    say(
+                        &after.path,
+                        format!("{} in it is new since it was applied", quote(child.as_bytes())),
+                    );
                     break;
                 }
             }
@@ -232,9 +235,10 @@ fn invert(txn: &mut Txn<'_, '_>, op: &Op) -> Result<()> {
             }
             txn.flush()?;
             let now = txn.kept_place()?;
-            let copied = txn.spaces.find(at).and_then(|object| {
-                copy::bytes(&txn.spaces, &object.ok_or(Errno::ENOENT)?, &now)
-            });
+            let copied = txn
+                .spaces
+                .find(at)
+                .and_then(|object| copy::bytes(&txn.spaces, &object.ok_or(Errno::ENOENT)?, &now));
             copied.map_err(|e| Error::on_path("keep a copy of", at.path.as_bytes(), e))?;
             let (place, save, saved) = (at.clone(), save.clone(), saved.clone());
             let back = move |spaces: &Spaces<'_>| {

@@ -58,7 +58,8 @@ impl Vault {
             Err(crate::base::Errno::ENOENT) => return Ok(None),
             Err(e) => return Err(failed(e)),
         };
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path.join("lock"));
+        let lock =
+            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path.join("lock"));
         let lock = lock.map_err(|e| Error::on_path("use", path.as_os_str().as_bytes(), e))?;
         match Flock::lock(lock, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Some(Vault { path: path.to_owned(), fd, _lock: lock })),
@@ -86,7 +87,9 @@ impl Vault {
         let failed = |e| Error::on_path("read", self.path.as_os_str().as_bytes(), e);
         let names = dir::entries(self.fd.as_fd()).map_err(failed)?;
         for gone in names.iter().filter(|e| e.name.ends_with(GONE.as_bytes())) {
-            RelPath::new(&gone.name).and_then(|name| copy::remove_all(self.fd.as_fd(), &name)).map_err(failed)?;
+            RelPath::new(&gone.name)
+                .and_then(|name| copy::remove_all(self.fd.as_fd(), &name))
+                .map_err(failed)?;
         }
         let number = |name: &[u8]| std::str::from_utf8(name).ok().and_then(|n| n.parse::<u32>().ok());
         let mut numbers: Vec<u32> = names.iter().filter_map(|e| number(&e.name)).collect();
