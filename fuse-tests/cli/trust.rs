@@ -131,3 +131,30 @@ fn a_side_is_taken_by_path() {
     w.quietly(&["undo", "-y"]);
     assert_eq!(w.shell("cat a.txt"), "R\n");
 }
+
+/// The log of an application without its end, and without its commit mark, as a death would leave it.
+#[test]
+fn the_next_command_says_what_it_did_about_an_interrupted_application() {
+    const DONE: u64 = 14;
+    const COMMIT: u64 = 16;
+    let w = World::new();
+    let log = w.at("home/.local/state/sbx-fuse/sessions/work/apply/000001/log");
+    let cut = |bytes: u64| {
+        let file = std::fs::File::options().write(true).open(&log).unwrap();
+        file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
+    };
+    w.quietly(&["run", "-s", "work", "--", "sh", "-c", EDIT]);
+    w.quietly(&["apply", "-y", "a.txt"]);
+    cut(DONE);
+    let (code, out, err) = says(&w, &["changes"]);
+    assert_eq!((code, out.as_str()), (0, "D gone.txt\nR dir/ -> moved/\nA new.txt\n"), "{err}");
+    assert!(err.contains("interrupted after its last step: finished it"), "{err}");
+    assert_eq!(says(&w, &["changes"]).2, "");
+    assert_eq!(w.read("home/project/a.txt"), "one\ntwo\nthree\nfour\n");
+    cut(DONE + COMMIT);
+    let (code, _, err) = says(&w, &["status"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("took it back"), "{err}");
+    assert_eq!(w.read("home/project/a.txt"), "one\ntwo\nthree\n");
+    assert_eq!(says(&w, &["changes"]).2, "");
+}

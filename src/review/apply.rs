@@ -515,7 +515,7 @@ impl<'a> Run<'a, '_> {
         let at = Place::real(root, path);
         let from = self.upper(s).map_err(failed)?;
         let is_new = matches!(s.change.what, What::Added | What::Typed);
-        self.txn.flush()?;
+        self.txn.settle_at(&at)?;
         let real = if is_new { None } else { self.txn.spaces.find(&at).map_err(failed)? };
         let (perm, xattrs) = self.wanted(s, &from, real.as_ref()).map_err(failed)?;
         let mtime = if is_new { Some(from.attr.mtime) } else { s.meta.mtime.map(|(_, new)| new) };

@@ -273,10 +273,26 @@ impl<'a, 'p> Txn<'a, 'p> {
         Ok(())
     }
 
-    /// Removes an empty directory.
+    /// Whether the directory at `at` will be empty once the batch is done.
+    pub fn will_be_empty(&mut self, at: &Place) -> Result<bool> {
+        self.settle_at(at)?;
+        let names = self.spaces.top(at.space).and_then(|top| objects::names(top, &at.path));
+        let names = names.map_err(|e| failed_at("list", at, e))?;
+        let goes = |name: &[u8]| {
+            let child = Place { space: at.space, path: at.path.join(name) };
+            matches!(self.overlay.get(&child), Some(Soon::Absent))
+        };
+        let comes = |place: &Place, soon: &Soon| {
+            !matches!(soon, Soon::Absent) && place != at && place.path.parent().as_ref() == Some(&at.path)
+        };
+        let new = self.overlay.range(at.clone()..).take_while(|(p, _)| p.is_in(at)).any(|(p, s)| comes(p, s));
+        Ok(!new && names.iter().all(|name| goes(name)))
+    }
+
+    /// Removes a directory that is or will be empty.
     pub fn rmdir(&mut self, at: &Place) -> Result<()> {
         self.note_times(at)?;
-        self.flush()?;
+        self.settle_at(at)?;
         let saved = self.spaces.save(at).map_err(|e| failed_at("remove", at, e))?;
         self.queue(Op::Rmdir { at: at.clone(), saved }, None, None);
         self.overlay.insert(at.clone(), Soon::Absent);
@@ -307,7 +323,7 @@ impl<'a, 'p> Txn<'a, 'p> {
     }
 
     /// Sees to it that what is at `at` on the disk is what the batch has there.
-    fn settle_at(&mut self, at: &Place) -> Result<()> {
+    pub fn settle_at(&mut self, at: &Place) -> Result<()> {
         self.come_near(at)?;
         if self.overlay.contains_key(at) { self.flush() } else { Ok(()) }
     }

@@ -11,7 +11,7 @@ use super::recover::{end_of_undo_back, remove_copied};
 use super::transaction::{Fault, Spaces, Txn, take_back};
 use super::vault::Vault;
 use super::{attrs, copy};
-use crate::base::{Attr, Errno, Error, Kind, RelPath, Result, Sys, quote};
+use crate::base::{Attr, Errno, Error, Kind, RelPath, Result, quote};
 use crate::sys::{data, file};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -273,13 +273,11 @@ fn remove_dir(txn: &mut Txn<'_, '_>, at: &Place) -> Result<()> {
     if txn.look(at)?.is_none_or(|a| a.kind != Kind::Dir) {
         return Ok(());
     }
+    if txn.will_be_empty(at)? {
+        return txn.rmdir(at);
+    }
     txn.flush()?;
-    let failed = |e| Error::on_path("remove the directory", at.path.as_bytes(), e);
-    let empty = |txn: &Txn<'_, '_>| -> Sys<bool> {
-        let top = txn.spaces.top(at.space)?;
-        Ok(objects::names(top, &at.path)?.is_empty())
-    };
-    if empty(txn).map_err(failed)? {
+    if txn.will_be_empty(at)? {
         return txn.rmdir(at);
     }
     // Forced: it goes with what is in it.
