@@ -8,4 +8,5 @@ mod crash;
 mod input;
 mod mounted;
 mod running;
+mod trust;
 mod world;

@@ -237,6 +237,7 @@ macro_rules! same_as_before {
                 ),
                 (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "[TIME]"),
                 (r#""[0-9a-f]{32}""#, r#""[ID]""#),
+                (r#""token": "r\d+-\d+\.\d{9}""#, r#""token": "[TOKEN]""#),
             ]
         }, { insta::assert_snapshot!($world.transcript()) });
     };

@@ -5,7 +5,7 @@ use super::output::{Color, Out};
 use super::{Which, paths};
 use crate::base::{Kind, Result, What, quote};
 use crate::journal::Folded;
-use crate::review::Settled;
+use crate::review::{self, Settled};
 use crate::session::{PathBytes, Session};
 use clap::Args;
 use serde::Serialize;
@@ -49,6 +49,8 @@ struct Json {
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     comm: Option<PathBytes>,
+    /// Pins what was looked at, the same in each row: for `apply --reviewed`.
+    token: String,
 }
 
 pub(super) fn run(args: ChangesArgs) -> Result<u8> {
@@ -58,7 +60,9 @@ pub(super) fn run(args: ChangesArgs) -> Result<u8> {
     let chosen: Vec<&Settled> = set.iter().filter(|s| selection.takes(s)).collect();
     let mut out = Out::new();
     if args.json {
-        let rows: Vec<Json> = chosen.iter().map(|s| json(&opened.session, &opened.folded, s)).collect();
+        let token = review::token(opened.folded.last_seq, &set);
+        let row = |s: &&Settled| json(&opened.session, &opened.folded, s, token.clone());
+        let rows: Vec<Json> = chosen.iter().map(row).collect();
         out.json(&rows)?;
     } else {
         for s in chosen {
@@ -74,7 +78,7 @@ pub(super) fn run(args: ChangesArgs) -> Result<u8> {
     Ok(0)
 }
 
-fn json(session: &Session, folded: &Folded, s: &Settled) -> Json {
+fn json(session: &Session, folded: &Folded, s: &Settled, token: String) -> Json {
     let c = &s.change;
     let process = folded.process(c);
     let root = session.meta.roots.get(usize::from(c.root)).map(|r| r.path.clone());
@@ -92,6 +96,7 @@ fn json(session: &Session, folded: &Folded, s: &Settled) -> Json {
         time: (c.last.seq > 0).then_some(c.last.time),
         pid: process.map(|p| p.pid),
         comm: process.map(|p| PathBytes(p.comm.clone())),
+        token,
     }
 }
 

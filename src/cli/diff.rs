@@ -5,7 +5,9 @@ use super::output::Out;
 use super::{Which, paths};
 use crate::base::Result;
 use crate::review::{self, Options, Settled};
+use crate::session::PathBytes;
 use clap::Args;
+use serde::Serialize;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
@@ -20,15 +22,25 @@ pub(super) struct DiffArgs {
     /// Only sum up: lines added and removed in each file
     #[arg(long)]
     stat: bool,
+    /// Print a JSON object: the diff, quoted as text, and a token that pins what was looked at, for apply --reviewed
+    #[arg(long, conflicts_with = "stat")]
+    json: bool,
     /// Only changes at or beneath these
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Json {
+    token: String,
+    diff: PathBytes,
 }
 
 pub(super) fn run(args: DiffArgs) -> Result<u8> {
     let opened = Opened::open(&args.which)?;
     let set = opened.settled()?;
     let selection = paths::select(&opened.session, &args.paths, &set)?;
+    let token = args.json.then(|| review::token(opened.folded.last_seq, &set));
     let chosen: Vec<Settled> = set.into_iter().filter(|s| selection.takes(s)).collect();
     let mut out = Out::new();
     let options = Options {
@@ -36,7 +48,11 @@ pub(super) fn run(args: DiffArgs) -> Result<u8> {
         safe: std::io::stdout().is_terminal(),
         absolute: opened.session.meta.roots.len() > 1,
     };
-    if args.stat {
+    if let Some(token) = token {
+        let mut diff = Vec::new();
+        review::render(&opened.roots, &chosen, Options { color: false, safe: false, ..options }, &mut diff)?;
+        out.json(&Json { token, diff: PathBytes(diff) })?;
+    } else if args.stat {
         review::stat(&opened.roots, &chosen, options, width(), &mut out)?;
     } else {
         review::render(&opened.roots, &chosen, options, &mut out)?;

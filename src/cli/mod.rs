@@ -19,14 +19,17 @@ mod output;
 mod overlay;
 mod overlay_options;
 mod paths;
+mod rebase;
 mod reconcile;
 mod restore;
 mod rm;
 mod run;
 mod serve;
 mod status;
+mod take;
 mod umount;
 mod usage;
+mod undo;
 mod verify;
 
 use crate::base::{ErrorKind, Result};
@@ -56,6 +59,8 @@ enum Command {
     Changes(changes::ChangesArgs),
     Diff(diff::DiffArgs),
     Apply(apply::ApplyArgs),
+    Undo(undo::UndoArgs),
+    Rebase(rebase::RebaseArgs),
     Discard(discard::DiscardArgs),
     Log(log::LogArgs),
     Verify(verify::VerifyArgs),
@@ -116,6 +121,8 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Changes(args) => changes::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Apply(args) => apply::run(args),
+        Command::Rebase(args) => rebase::run(args),
+        Command::Undo(args) => undo::run(args),
         Command::Discard(args) => discard::run(args),
         Command::Log(args) => log::run(args),
         Command::Verify(args) => verify::run(args),

@@ -309,6 +309,11 @@ impl Session {
         self.dir.join("journal")
     }
 
+    /// Where what is applied is logged, and what that replaced is kept.
+    pub fn applied_dir(&self) -> PathBuf {
+        self.dir.join("apply")
+    }
+
     /// Where `run` mounts.
     pub fn mountpoint_dir(&self) -> PathBuf {
         self.dir.join("mnt")
