@@ -7,6 +7,8 @@ mod apply;
 mod conflicts;
 mod diffs;
 mod discards;
+mod exports;
 mod model;
+mod risks;
 mod scans;
 mod world;

@@ -3,6 +3,7 @@
 use super::changes::{line, summary};
 use super::context::Opened;
 use super::output::{self, Out, bar, confirm};
+use super::risk::{Noise, Reviewed};
 use super::{Which, paths};
 use crate::base::{ErrorKind, RelPath, Result, quote};
 use crate::journal::Op;
@@ -27,6 +28,8 @@ pub(super) struct ApplyArgs {
     /// Do not ask
     #[arg(short = 'y', long)]
     yes: bool,
+    #[command(flatten)]
+    noise: Noise,
     /// Only changes at or beneath these
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -34,7 +37,10 @@ pub(super) struct ApplyArgs {
 
 pub(super) fn run(args: ApplyArgs) -> Result<u8> {
     let mut opened = Opened::open(&args.which)?;
-    let set = opened.settled()?;
+    let mut set = opened.settled()?;
+    if args.noise.no_ignored {
+        set = Reviewed::new(&opened, set, &args.noise)?.set;
+    }
     let selection = paths::select(&opened.session, &args.paths, &set)?;
     let plan = review::plan(&set, &selection)?;
     let name = opened.session.name.clone();

@@ -2,6 +2,7 @@
 
 use super::context::Opened;
 use super::output::Out;
+use super::risk::{Noise, Reviewed};
 use super::{Which, paths};
 use crate::base::Result;
 use crate::review::{self, Options, Settled};
@@ -13,6 +14,8 @@ use std::path::PathBuf;
 const WIDTH: usize = 80;
 
 /// Show the changes as a unified diff, as git does
+///
+/// What could run or leak on the host comes first, build output and ignored files last.
 #[derive(Debug, Args)]
 pub(super) struct DiffArgs {
     #[command(flatten)]
@@ -20,6 +23,8 @@ pub(super) struct DiffArgs {
     /// Only sum up: lines added and removed in each file
     #[arg(long)]
     stat: bool,
+    #[command(flatten)]
+    noise: Noise,
     /// Only changes at or beneath these
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -29,7 +34,9 @@ pub(super) fn run(args: DiffArgs) -> Result<u8> {
     let opened = Opened::open(&args.which)?;
     let set = opened.settled()?;
     let selection = paths::select(&opened.session, &args.paths, &set)?;
-    let chosen: Vec<Settled> = set.into_iter().filter(|s| selection.takes(s)).collect();
+    let reviewed = Reviewed::new(&opened, set, &args.noise)?;
+    let chosen: Vec<Settled> =
+        reviewed.ranked().filter(|r| selection.takes(r.settled)).map(|r| r.settled.clone()).collect();
     let mut out = Out::new();
     let options = Options {
         color: out.colored(),

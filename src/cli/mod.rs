@@ -7,6 +7,7 @@ mod context;
 mod diff;
 mod discard;
 mod doctor;
+mod export;
 mod log;
 mod ls;
 mod mount;
@@ -14,6 +15,7 @@ mod mounting;
 mod output;
 mod paths;
 mod reconcile;
+mod risk;
 mod rm;
 mod run;
 mod serve;
@@ -48,6 +50,7 @@ enum Command {
     Diff(diff::DiffArgs),
     Apply(apply::ApplyArgs),
     Discard(discard::DiscardArgs),
+    Export(export::ExportArgs),
     Log(log::LogArgs),
     Verify(verify::VerifyArgs),
     Ls(ls::LsArgs),
@@ -103,6 +106,7 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Diff(args) => diff::run(args),
         Command::Apply(args) => apply::run(args),
         Command::Discard(args) => discard::run(args),
+        Command::Export(args) => export::run(args),
         Command::Log(args) => log::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Ls(args) => ls::run(args),

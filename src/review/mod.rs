@@ -9,13 +9,17 @@ mod attrs;
 pub mod conflict;
 pub mod diff;
 pub mod discard;
+pub mod export;
 mod hunks;
 mod objects;
 pub mod offline;
 mod pairs;
+pub mod partial;
 mod paths;
 pub mod plan;
+pub mod risk;
 pub mod scan;
+pub mod select;
 pub mod settle;
 mod undo;
 
@@ -23,8 +27,10 @@ pub use apply::{Progress, Report, apply};
 pub use conflict::{Conflict, Why, check};
 pub use diff::{Options, render, stat};
 pub use discard::{Discarded, Dropper, Leave, Seen, discard};
+pub use hunks::show_controls;
 pub use offline::Offline;
 pub use plan::{Plan, Selection, Step, plan};
+pub use risk::{Class, Rules, classify};
 pub use scan::scan;
 pub use settle::{Disagreement, MetaDiff, Settled, agree, settle};
 
