@@ -7,5 +7,6 @@
 mod crash;
 mod input;
 mod mounted;
+mod review;
 mod running;
 mod world;

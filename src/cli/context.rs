@@ -74,6 +74,15 @@ impl Opened {
         Ok(Opened { session, live: None, _lock: Some(lock), folded, roots, repaired })
     }
 
+    /// Reads the journal again, after something left the session.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) fn refold(&mut self) -> Result<()> {
+        self.folded = journal::fold_dir(&self.session.journal_dir())?;
+        Ok(())
+    }
+
     /// The changes, compared with the real objects.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ mod mounting;
 mod output;
 mod paths;
 mod reconcile;
+mod review;
 mod risk;
 mod rm;
 mod run;
@@ -49,6 +50,7 @@ enum Command {
     Changes(changes::ChangesArgs),
     Diff(diff::DiffArgs),
     Apply(apply::ApplyArgs),
+    Review(review::ReviewArgs),
     Discard(discard::DiscardArgs),
     Export(export::ExportArgs),
     Log(log::LogArgs),
@@ -105,6 +107,7 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Changes(args) => changes::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Apply(args) => apply::run(args),
+        Command::Review(args) => review::run(args),
         Command::Discard(args) => discard::run(args),
         Command::Export(args) => export::run(args),
         Command::Log(args) => log::run(args),

@@ -193,7 +193,8 @@ mod tests {
     #[test]
     fn a_part_without_the_last_newline_runs_no_lines_together() {
         let file = FileLines::new(b"a".to_vec(), b"a\nb".to_vec());
-        let added = file.hunks[0].lines.iter().filter(|l| l.sign == Sign::Added).filter_map(|l| l.id).last();
+        let added =
+            file.hunks[0].lines.iter().filter(|l| l.sign == Sign::Added).filter_map(|l| l.id).next_back();
         assert_eq!(file.merged(&|id| Some(id) == added), b"a\nb");
     }
 
