@@ -456,3 +456,86 @@ impl State {
         self.focus = Focus::Tree;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::draw::{Look, draw};
+    use super::super::keys::press;
+    use super::*;
+    use crate::base::What;
+    use crate::review::settle::for_test;
+    use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+    use ratatui::{Terminal, backend::TestBackend};
+    use std::time::{Duration, Instant};
+
+    fn state(paths: impl Iterator<Item = (String, Class)>) -> State {
+        let (set, classes): (Vec<Settled>, Vec<Class>) =
+            paths.map(|(path, class)| (for_test(&path, What::Added, Kind::File, None), class)).unzip();
+        State::new(set, classes, Box::new(|s| s.change.path.as_bytes().to_vec()))
+    }
+
+    fn labels(state: &State) -> Vec<String> {
+        let line = |row: &Row| match row {
+            Row::Heading(text) => format!("-- {text}"),
+            Row::Dir { depth, name, range, .. } => format!("{depth} {name} {}", range.len()),
+            Row::Group { name, range, .. } => format!("~ {name} {}", range.len()),
+            Row::Change { depth, name, .. } => format!("{depth} {name}"),
+        };
+        state.rows.iter().map(line).collect()
+    }
+
+    #[test]
+    fn rows_are_a_tree_in_the_order_of_names_not_of_bytes() {
+        let paths = ["a/b/c", "a-b", "a/d", "e"];
+        let mut s = state(paths.iter().map(|p| ((*p).to_owned(), Class::Plain)));
+        assert_eq!(labels(&s), ["-- changes (4)", "0 a/ 2", "1 b/ 1", "2 c", "1 d", "0 a-b", "0 e"]);
+        s.toggle_open();
+        assert_eq!(labels(&s), ["-- changes (4)", "0 a/ 2", "0 a-b", "0 e"]);
+        s.toggle_row();
+        assert_eq!(s.chosen(), 2);
+        assert!(s.search(Some("D".into()), true));
+        assert_eq!(labels(&s)[s.at], "1 d");
+    }
+
+    #[test]
+    fn risky_changes_stay_in_sight_whatever_is_closed() {
+        let risk = Class::Risk(vec!["runs".into()]);
+        let mut s = state(
+            [("d/.envrc", risk), ("d/x", Class::Plain), ("t/1", Class::Noise("t".into()))]
+                .into_iter()
+                .map(|(p, c)| (p.to_owned(), c)),
+        );
+        for at in 0..s.rows.len() {
+            s.at = at.min(s.rows.len() - 1);
+            s.close_parent();
+        }
+        assert_eq!(labels(&s)[..2], ["-- look first (1)", "0 d/.envrc"]);
+        s.toggle_noise();
+        assert_eq!(labels(&s).last().unwrap(), "1 t/1");
+    }
+
+    /// What a key costs with 50,000 changes must not be felt; the bound leaves room for a slow machine.
+    #[test]
+    fn fifty_thousand_changes_are_moved_through_without_lag() {
+        let class = |i: usize| match i % 10 {
+            0 => Class::Risk(vec!["runs".into()]),
+            1 => Class::Noise(format!("target{}", i % 7)),
+            _ => Class::Plain,
+        };
+        let start = Instant::now();
+        let mut s = state((0..50_000).map(|i| (format!("d{:03}/e{:02}/file{i}", i % 500, i % 20), class(i))));
+        let built = start.elapsed();
+        assert!(built < Duration::from_secs(3), "{built:?}");
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        let keys = "jjjkG gGkA azz?q/file49\nnnN".chars().cycle().take(400);
+        let start = Instant::now();
+        for c in keys {
+            let code = if c == '\n' { KeyCode::Enter } else { KeyCode::Char(c) };
+            press(&mut s, KeyEvent::new(code, KeyModifiers::NONE));
+            terminal.draw(|frame| draw(frame, &mut s, "many", Look { color: true })).unwrap();
+        }
+        let each = start.elapsed() / 400;
+        eprintln!("50,000 changes: laid out in {built:?}, a key takes {each:?} with its drawing");
+        assert!(each < Duration::from_millis(100), "{each:?}");
+    }
+}
