@@ -8,6 +8,7 @@ mod conflicts;
 mod diffs;
 mod discards;
 mod exports;
+mod hostile;
 mod model;
 mod risks;
 mod scans;
