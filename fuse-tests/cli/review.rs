@@ -1,5 +1,8 @@
 //! The review in a terminal: the real program on a pseudo-terminal of 80x24, keys sent to it, its screen compared.
 
+// Helpers of tests may fail as tests do.
+#![allow(clippy::unwrap_used)]
+
 use crate::world::{World, program};
 use nix::pty::{OpenptyResult, Winsize, openpty};
 use std::io::{Read, Write};

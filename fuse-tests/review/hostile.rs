@@ -60,6 +60,9 @@ fn log(dir: &Path) -> Vec<u8> {
     fs::read(dir.join("log")).unwrap()
 }
 
+/// Paths that lie in and over each other.
+const PATHS: [&str; 8] = ["", "a", "a/b", "a/b/c", "b", "b/\n", "a-b", "\u{1b}[2J"];
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -95,6 +98,31 @@ proptest! {
     }
 
     #[test]
+    fn records_of_any_order_and_names_fold_to_changes(
+        records in vec((1u8..20, prop::sample::select(&PATHS[..]), prop::option::of(prop::sample::select(&PATHS[..])), 0usize..3), 0..30),
+    ) {
+        let entries = records.into_iter().enumerate().filter_map(|(seq, (op, path, path2, kind))| {
+            let record = Record {
+                op: Op::from_u8(op)?,
+                root: 0,
+                path: rel(path),
+                path2: path2.map(rel),
+                kind: [Kind::File, Kind::Dir, Kind::Symlink][kind],
+                base: None,
+                base2: None,
+                proc: 0,
+            };
+            Some(journal::Entry::Record { seq: seq as u64 + 1, time: 0, record })
+        });
+        let folded = journal::fold(entries);
+        let paths: Vec<_> = folded.set.changes.iter().map(|c| (c.root, c.path.clone())).collect();
+        let mut sorted = paths.clone();
+        sorted.sort();
+        sorted.dedup();
+        prop_assert_eq!(paths, sorted);
+    }
+
+    #[test]
     fn bytes_that_are_shown_steer_no_terminal(bytes in vec(any::<u8>(), 0..200)) {
         let harmless = |text: &str| text.chars().all(|c| !c.is_control() || c == '\t');
         prop_assert!(harmless(&show_controls(&bytes)));
@@ -104,7 +132,7 @@ proptest! {
 }
 
 /// A real tree and a session with these files: name, real content, session's content.
-fn world(files: &[(Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>)]) -> World {
+fn world(files: &[File]) -> World {
     let w = World::new();
     for (name, real, upper) in files {
         for (top, content) in [("real", real), ("upper", upper)] {
@@ -116,9 +144,10 @@ fn world(files: &[(Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>)]) -> World {
     w
 }
 
-type Files = Vec<(Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>)>;
+/// Name, real content, session's content.
+type File = (Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>);
 
-fn files() -> impl Strategy<Value = Files> {
+fn files() -> impl Strategy<Value = Vec<File>> {
     prop::collection::btree_map(name(), (prop::option::of(content()), prop::option::of(content())), 1..5)
         .prop_map(|map| map.into_iter().map(|(name, (real, upper))| (name, real, upper)).collect())
 }
