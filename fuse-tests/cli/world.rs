@@ -11,7 +11,7 @@ use tempfile::TempDir;
 const ID: u32 = 12345;
 
 /// The program, where that person can read it.
-fn program() -> &'static Path {
+pub fn program() -> &'static Path {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     PLACE.get_or_init(|| {
         if is_root() {

@@ -3,6 +3,7 @@
 use super::changes::{line, summary};
 use super::context::Opened;
 use super::output::{self, Out, bar, confirm};
+use super::risk::{Noise, Reviewed};
 use super::{Which, paths};
 use crate::base::{ErrorKind, RelPath, Result, What, quote};
 use crate::journal::Op;
@@ -45,6 +46,8 @@ pub(super) struct ApplyArgs {
     /// Do not ask
     #[arg(short = 'y', long)]
     yes: bool,
+    #[command(flatten)]
+    noise: Noise,
     /// Only changes at or beneath these
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -67,6 +70,9 @@ pub(super) fn run(args: ApplyArgs) -> Result<u8> {
     let policy = policy(&args, &set)?;
     if policy.perms == review::Perms::Skip {
         set.retain(|s| s.change.what != What::Meta || !only_mode(s));
+    }
+    if args.noise.no_ignored {
+        set = Reviewed::new(&opened, set, &args.noise)?.set;
     }
     let selection = paths::select(&opened.session, &args.paths, &set)?;
     let mut plan = review::plan(&set, &selection)?;

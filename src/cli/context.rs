@@ -76,21 +76,21 @@ impl Opened {
         self.lock.as_ref()
     }
 
-    /// The changes, compared with the real objects.
-    ///
-    /// # Errors
-    /// When an object cannot be read.
-    pub(super) fn settled(&self) -> Result<Vec<Settled>> {
-        review::settle(&self.roots, &self.folded.set)
-    }
-
-    /// Reads the journal again, after this command changed the session.
+    /// Reads the journal again, after something left the session.
     ///
     /// # Errors
     /// When it cannot be read.
     pub(super) fn refold(&mut self) -> Result<()> {
         self.folded = journal::fold_dir(&self.session.journal_dir())?;
         Ok(())
+    }
+
+    /// The changes, compared with the real objects.
+    ///
+    /// # Errors
+    /// When an object cannot be read.
+    pub(super) fn settled(&self) -> Result<Vec<Settled>> {
+        review::settle(&self.roots, &self.folded.set)
     }
 
     /// Calls `f` with what takes changes out of this session, as `op`.

@@ -2,6 +2,7 @@
 
 use super::context::Opened;
 use super::output::Out;
+use super::risk::{Noise, Reviewed};
 use super::{Which, paths};
 use crate::base::Result;
 use crate::review::{self, Options, Settled};
@@ -15,6 +16,8 @@ use std::path::PathBuf;
 const WIDTH: usize = 80;
 
 /// Show the changes as a unified diff, as git does
+///
+/// What could run or leak on the host comes first, build output and ignored files last.
 #[derive(Debug, Args)]
 pub(super) struct DiffArgs {
     #[command(flatten)]
@@ -25,6 +28,8 @@ pub(super) struct DiffArgs {
     /// Print a JSON object: the diff, quoted as text, and a token that pins what was looked at, for apply --reviewed
     #[arg(long, conflicts_with = "stat")]
     json: bool,
+    #[command(flatten)]
+    noise: Noise,
     /// Only changes at or beneath these
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -41,7 +46,9 @@ pub(super) fn run(args: DiffArgs) -> Result<u8> {
     let set = opened.settled()?;
     let selection = paths::select(&opened.session, &args.paths, &set)?;
     let token = args.json.then(|| review::token(opened.folded.last_seq, &set));
-    let chosen: Vec<Settled> = set.into_iter().filter(|s| selection.takes(s)).collect();
+    let reviewed = Reviewed::new(&opened, set, &args.noise)?;
+    let chosen: Vec<Settled> =
+        reviewed.ranked().filter(|r| selection.takes(r.settled)).map(|r| r.settled.clone()).collect();
     let mut out = Out::new();
     let options = Options {
         color: out.colored(),

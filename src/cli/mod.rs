@@ -11,6 +11,7 @@ mod diff;
 mod discard;
 mod doctor;
 mod gc;
+mod export;
 mod log;
 mod ls;
 mod mount;
@@ -22,6 +23,8 @@ mod paths;
 mod rebase;
 mod reconcile;
 mod restore;
+mod review;
+mod risk;
 mod rm;
 mod run;
 mod serve;
@@ -61,7 +64,9 @@ enum Command {
     Apply(apply::ApplyArgs),
     Undo(undo::UndoArgs),
     Rebase(rebase::RebaseArgs),
+    Review(review::ReviewArgs),
     Discard(discard::DiscardArgs),
+    Export(export::ExportArgs),
     Log(log::LogArgs),
     Verify(verify::VerifyArgs),
     Ls(ls::LsArgs),
@@ -123,7 +128,9 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Apply(args) => apply::run(args),
         Command::Rebase(args) => rebase::run(args),
         Command::Undo(args) => undo::run(args),
+        Command::Review(args) => review::run(args),
         Command::Discard(args) => discard::run(args),
+        Command::Export(args) => export::run(args),
         Command::Log(args) => log::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Ls(args) => ls::run(args),

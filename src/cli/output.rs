@@ -34,7 +34,8 @@ impl Color {
     }
 }
 
-fn wants_color() -> bool {
+/// Whether the person and the terminal take colours: neither `NO_COLOR` nor `TERM=dumb`.
+pub(super) fn wants_color() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }
