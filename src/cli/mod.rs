@@ -7,17 +7,26 @@ mod context;
 mod diff;
 mod discard;
 mod doctor;
+mod exec;
+mod job;
 mod log;
 mod ls;
 mod mount;
 mod mounting;
+mod new;
 mod output;
 mod paths;
+mod ps;
 mod reconcile;
+mod rename;
+mod reset;
 mod rm;
 mod run;
 mod serve;
+mod show;
+mod state;
 mod status;
+mod stop;
 mod umount;
 mod verify;
 
@@ -35,12 +44,15 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failure, 2 usage, 3 conflict, 4 session in use, 5 quota, 6 something is \
-missing on this host. `run` exits with the command's own status, 125 when sbx-fuse itself failed, 126 when the command \
+missing on this host. `run`, `exec` and `shell` exit with the command's own status, 125 when sbx-fuse itself failed, 126 when the command \
 cannot be executed, 127 when it is not found.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    New(new::NewArgs),
+    Exec(exec::ExecArgs),
+    Shell(exec::ShellArgs),
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
@@ -51,6 +63,11 @@ enum Command {
     Log(log::LogArgs),
     Verify(verify::VerifyArgs),
     Ls(ls::LsArgs),
+    Show(show::ShowArgs),
+    Ps(ps::PsArgs),
+    Stop(stop::StopArgs),
+    Reset(reset::ResetArgs),
+    Rename(rename::RenameArgs),
     Rm(rm::RmArgs),
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
@@ -82,7 +99,8 @@ pub fn main() -> ExitCode {
         }
     };
     start_tracing();
-    let is_run = matches!(cli.command, Command::Run(_) | Command::Inside(_));
+    let is_run =
+        matches!(cli.command, Command::Run(_) | Command::Exec(_) | Command::Shell(_) | Command::Inside(_));
     match dispatch(cli.command) {
         Ok(code) => ExitCode::from(code),
         Err(e) if e.kind == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -96,6 +114,9 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<u8> {
     match command {
         Command::Run(args) => run::run(args),
+        Command::New(args) => new::run(args),
+        Command::Exec(args) => exec::run(args),
+        Command::Shell(args) => exec::shell(args),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Status(args) => status::run(args),
@@ -106,6 +127,11 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Log(args) => log::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Ls(args) => ls::run(args),
+        Command::Show(args) => show::run(args),
+        Command::Ps(args) => ps::run(args),
+        Command::Stop(args) => stop::run(args),
+        Command::Reset(args) => reset::run(args),
+        Command::Rename(args) => rename::run(args),
         Command::Rm(args) => rm::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => completions::run(args),

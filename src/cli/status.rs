@@ -3,10 +3,11 @@
 use super::changes::summary;
 use super::context::Opened;
 use super::output::{Color, Out, time};
+use super::state::{State, Told};
 use super::{Which, paths};
 use crate::base::{Result, What, quote};
 use crate::review::{self, Conflict};
-use crate::session::{Holder, PathBytes, Role, Session};
+use crate::session::PathBytes;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -21,51 +22,13 @@ pub(super) struct StatusArgs {
     json: bool,
 }
 
-/// What a session is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum State {
-    /// A command runs in it.
-    Running,
-    /// It is mounted for people to use.
-    Mounted,
-    /// Nobody has it.
-    Resting,
-    /// It cannot be read.
-    Broken,
-}
-
-impl State {
-    /// The state of a session and who holds it.
-    pub(super) fn of(session: &Session) -> Result<(State, Option<Holder>)> {
-        let holder = session.holder()?.filter(|h| h.role == Role::Server);
-        let state = match (&holder, &session.meta.mountpoint) {
-            (None, _) => State::Resting,
-            (Some(_), Some(_)) => State::Mounted,
-            (Some(_), None) => State::Running,
-        };
-        Ok((state, holder))
-    }
-
-    /// The word for it.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            State::Running => "running",
-            State::Mounted => "mounted",
-            State::Resting => "resting",
-            State::Broken => "broken",
-        }
-    }
-}
-
 #[derive(Serialize)]
 struct Json {
     name: String,
     id: String,
-    state: State,
+    #[serde(flatten)]
+    told: Told,
     created: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mountpoint: Option<PathBytes>,
     command: Vec<PathBytes>,
@@ -89,7 +52,7 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
         |root: u16, path: &crate::base::RelPath| opened.folded.replaced.get(&(root, path.clone())).cloned();
     let conflicts = review::check(&opened.roots, &set, &replaced)?;
     let session = &opened.session;
-    let (state, holder) = State::of(session)?;
+    let told = Told::of(session)?;
     let mut changes = BTreeMap::new();
     for s in &set {
         *changes.entry(s.change.what).or_default() += 1;
@@ -101,9 +64,8 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
     let json = Json {
         name: session.name.clone(),
         id: session.meta.id.clone(),
-        state,
+        told,
         created: session.meta.created,
-        pid: holder.map(|h| h.pid),
         mountpoint: session.meta.mountpoint.clone(),
         command: session.meta.command.clone(),
         roots: session.meta.roots.iter().map(|r| r.path.clone()).collect(),
@@ -123,14 +85,15 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
 }
 
 fn show(out: &mut Out, s: &Json, summary: &str) -> Result<()> {
-    let pid = s.pid.map(|p| format!(" (pid {p})")).unwrap_or_default();
-    let state = match (&s.state, &s.mountpoint) {
+    let pid = s.told.pid.map(|p| format!(" (pid {p})")).unwrap_or_default();
+    let state = match (&s.told.state, &s.mountpoint) {
         (State::Mounted, Some(at)) => format!("mounted at {at}{pid}"),
-        (state, _) => format!("{}{pid}", state.word()),
+        (state, _) => format!("{}{pid}: {}", state.word(), s.told.why),
     };
     let name = out.paint(Color::Bold, &s.name);
     out.line(&format!("session  {name}"))?;
     out.line(&format!("state    {state}"))?;
+    out.line(&format!("way out  {}", s.told.way_out))?;
     out.line(&format!("made     {}", time(s.created).get(..19).unwrap_or_default()))?;
     for root in &s.roots {
         out.line(&format!("root     {root}"))?;

@@ -4,19 +4,23 @@
 //! everything else reads its files or asks the server over its socket.
 
 mod control;
+mod empty;
 mod lock;
 mod meta;
 mod mounts;
 mod names;
+mod processes;
 mod recover;
 mod remove;
 mod roots;
 mod store;
 
-pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Seen};
+pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Place, Seen};
+pub use empty::empty_session;
 pub use lock::{Holder, Lock, Role};
 pub use meta::{META_VERSION, Meta, PathBytes, RootMeta};
 pub use mounts::{Mounted, mounted, unmount_by_helper, unmount_stale};
+pub use processes::{MARKER, Process, end_processes, processes};
 pub use recover::recover;
 pub use remove::remove_tree;
 pub use roots::{ChosenRoot, choose as choose_roots};

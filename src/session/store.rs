@@ -276,6 +276,22 @@ impl Store {
         remove_tree(parent.as_fd(), trash.as_bytes()).map_err(told)
     }
 
+    /// Gives a session the name `to`; its lock must be ours.
+    ///
+    /// # Errors
+    /// `Usage` for a name that cannot be one or is taken; else as `rename(2)`.
+    pub fn rename(&self, session: Session, to: &str, _lock: &Lock) -> Result<Session> {
+        names::check(to.as_bytes())?;
+        let parent = open_dir(&self.sessions())?;
+        let (from, flags) = (session.name.as_bytes(), libc::RENAME_NOREPLACE);
+        match file::renameat(parent.as_fd(), from, parent.as_fd(), to.as_bytes(), flags) {
+            Ok(()) => Ok(Session { name: to.to_owned(), dir: self.sessions().join(to), meta: session.meta }),
+            Err(Errno::EEXIST) => Err(Error::usage(format!("there is already a session {to}"))
+                .hint("choose another name, or see: sbx-fuse ls")),
+            Err(e) => Err(Error::on_path("rename the session", &session.name, e)),
+        }
+    }
+
     /// Removes what interrupted removals left. Failures are left to the next time: nobody waits for this.
     fn sweep(&self) {
         let Ok(parent) = open_dir(&self.sessions()) else { return };

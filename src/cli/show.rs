@@ -1,0 +1,71 @@
+//! `sbx-fuse show`: everything about a session that costs no look at its changes.
+
+use super::output::{Color, Out, count, time};
+use super::state::Told;
+use super::{Which, context, ps};
+use crate::base::Result;
+use crate::session::{PathBytes, Session};
+use clap::Args;
+use serde::Serialize;
+
+/// Show a session: its state, why, and the way out; its directories, limits and processes
+///
+/// What it changed is told by `status` and `changes`.
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    /// The session [default: $SBX_FUSE_SESSION, else the newest one around the current directory]
+    name: Option<String>,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    name: &'a str,
+    id: &'a str,
+    #[serde(flatten)]
+    told: Told,
+    created: u64,
+    roots: Vec<&'a PathBytes>,
+    command: &'a [PathBytes],
+    directory: PathBytes,
+    processes: usize,
+}
+
+pub(super) fn run(args: ShowArgs) -> Result<u8> {
+    let session: Session = context::select(&Which { session: args.name })?;
+    let meta = &session.meta;
+    let json = Json {
+        name: &session.name,
+        id: &meta.id,
+        told: Told::of(&session)?,
+        created: meta.created,
+        roots: meta.roots.iter().map(|r| &r.path).collect(),
+        command: &meta.command,
+        directory: PathBytes::from(session.dir.as_path()),
+        processes: ps::of(&session)?.len(),
+    };
+    let mut out = Out::new();
+    if args.json {
+        out.json(&json)?;
+    } else {
+        text(&mut out, &json)?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn text(out: &mut Out, s: &Json<'_>) -> Result<()> {
+    let name = out.paint(Color::Bold, s.name);
+    out.line(&format!("session    {name}"))?;
+    let pid = s.told.pid.map(|p| format!(" (pid {p})")).unwrap_or_default();
+    out.line(&format!("state      {}{pid}: {}", s.told.state.word(), s.told.why))?;
+    out.line(&format!("way out    {}", s.told.way_out))?;
+    out.line(&format!("made       {}", time(s.created).get(..19).unwrap_or_default()))?;
+    for root in &s.roots {
+        out.line(&format!("root       {root}"))?;
+    }
+    out.line(&format!("processes  {}", count(s.processes, "process", "processes")))?;
+    out.line(&format!("kept in    {}", s.directory))
+}
