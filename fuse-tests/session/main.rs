@@ -1,5 +1,8 @@
 //! Sessions as a person without privileges meets them: their life, their processes, their limits, through the binary.
 
+// As in a test module, which this harness is not for the compiler.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
 #[path = "../support/mod.rs"]
 mod support;
 
