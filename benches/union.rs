@@ -1,5 +1,6 @@
 //! The union's verbs without a mount: lookup, listing, copy-up, creation.
 
+#![allow(missing_docs)] // the macros of criterion make public functions
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use sbx_fuse::base::Name;
 use sbx_fuse::journal::Journal;

@@ -37,7 +37,9 @@ fn steps() -> Vec<Step> {
             "```" => inside = false,
             _ if !inside => {}
             _ => match (line.strip_prefix("$ "), line.strip_prefix("? "), steps.last_mut()) {
-                (Some(command), ..) => steps.push(Step { command: command.into(), output: Vec::new(), code: 0 }),
+                (Some(command), ..) => {
+                    steps.push(Step { command: command.into(), output: Vec::new(), code: 0 })
+                }
                 (None, Some(code), Some(step)) => step.code = code.parse().expect("an exit code"),
                 (None, None, Some(step)) => step.output.push(line.into()),
                 (None, _, None) => panic!("output before any command: {line}"),

@@ -9,7 +9,7 @@ mod support;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode, Output, Stdio};
 use support::tree::{self, Tree};
 
 const BUILT: &str = env!("CARGO_BIN_EXE_sbx-fuse");
@@ -43,7 +43,9 @@ fn main() -> ExitCode {
     if let Some(code) = support::as_unprivileged(BUILT) {
         return code;
     }
-    let trials = CASES.iter().map(|case| Trial::test(case.name, move || run_case(case))).collect();
+    let mut trials: Vec<Trial> =
+        CASES.iter().map(|case| Trial::test(case.name, move || run_case(case))).collect();
+    trials.push(Trial::test("killed-build", killed_build));
     libtest_mimic::run(&Arguments { test_threads: Some(1), ..Arguments::from_args() }, trials).exit_code()
 }
 
@@ -138,6 +140,47 @@ fn run_case(case: &Case) -> Result<(), Failed> {
     assert!(left.stdout.is_empty(), "changes are left after apply:\n{}", left.stdout.escape_ascii());
     place.shell(case, "check");
     Ok(())
+}
+
+/// A server that is killed in the middle of a build, again and again at other places: the next command recovers, the
+/// journal and the files agree, the real tree is untouched, and in the end the build can be finished and applied.
+fn killed_build() -> Result<(), Failed> {
+    let case = CASES.iter().find(|c| c.name == "make").ok_or("the make case is gone")?;
+    let dir = tempfile::Builder::new().prefix("sbx-killed").tempdir()?;
+    let place = Place { dir };
+    for sub in ["project", "home", "runtime"] {
+        std::fs::create_dir(place.at(sub))?;
+    }
+    place.shell(case, "setup");
+    let before = tree::read(&place.project());
+    for objects in [1, 7, 16, 27, 36] {
+        let mut command = Command::new(support::product(BUILT));
+        command.args(["run", "--session", "killed", "--", "make", "-s", "-j2"]);
+        place.environment(&mut command);
+        let mut build = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        while count_objects(&place) < objects && build.try_wait()?.is_none() {
+            std::thread::yield_now();
+        }
+        build.kill()?;
+        build.wait()?;
+        succeeds("sbx-fuse verify after the kill", &place.product(&["verify", "-s", "killed"]));
+        succeeds("sbx-fuse verify again", &place.product(&["verify", "-s", "killed"]));
+        unchanged(&before, &place.project());
+    }
+    // From scratch (-B): a killed compiler leaves half an object file, here as anywhere.
+    succeeds(
+        "the build in the end",
+        &place.product(&["run", "--session", "killed", "--", "make", "-s", "-B"]),
+    );
+    succeeds("sbx-fuse apply", &place.product(&["apply", "-s", "killed", "-y"]));
+    place.shell(case, "check");
+    Ok(())
+}
+
+/// How many object files the session has, by what `changes` says of the running session.
+fn count_objects(place: &Place) -> usize {
+    let out = place.product(&["changes", "-s", "killed"]);
+    out.stdout.split(|b| *b == b'\n').filter(|line| line.ends_with(b".o")).count()
 }
 
 fn unchanged(before: &Tree, project: &Path) {

@@ -22,6 +22,7 @@ pub fn scan(roots: &[RootDirs]) -> Result<ChangeSet> {
     let mut changes = Vec::new();
     for dirs in roots {
         let mut walk = Walk { dirs, changes: Vec::new(), claims: Vec::new(), hidden: Hidden::new() };
+        walk.top().map_err(|e| Error::on_path("examine the session's root", b".", e))?;
         let mut todo = vec![(RelPath::root(), Lower { real: Some(RelPath::root()), hidden: false })];
         while let Some((path, lower)) = todo.pop() {
             walk.directory(&path, &lower, &mut todo)
@@ -97,6 +98,27 @@ impl Walk<'_> {
 
     fn hide(&mut self, real: Option<&RelPath>) {
         self.hidden.extend(real.map(|p| (self.dirs.root, p.clone())));
+    }
+
+    /// Looks at the root itself: its upper was made like the real directory, and says what that was.
+    fn top(&mut self) -> Sys<()> {
+        let root = RelPath::root();
+        let (Some(real), Some(upper)) =
+            (Object::find(self.dirs.real.as_fd(), &root)?, Object::find(self.dirs.upper.as_fd(), &root)?)
+        else {
+            return Ok(());
+        };
+        let Some(origin) = layer::read_origin(upper.fd.as_fd())? else {
+            return Ok(());
+        };
+        let diff = MetaDiff::of(&real, &upper, self.dirs, false)?;
+        let mode = diff.mode.is_some() && upper.attr.perm != origin.base.perm;
+        let owner =
+            diff.owner.is_some() && (upper.attr.uid, upper.attr.gid) != (origin.base.uid, origin.base.gid);
+        if mode || owner || !diff.xattrs.is_empty() {
+            self.push(root, What::Meta, Kind::Dir).base = Some(origin.base);
+        }
+        Ok(())
     }
 
     /// Looks at all entries of the upper directory `path`, whose content below lies at `lower` of the real tree.

@@ -8,7 +8,7 @@ use super::fds::Slot;
 use super::lookup::{At, index_name, write_adj};
 use super::node::{Link, Node};
 use super::{Root, Union};
-use crate::base::{Attr, BaseId, Errno, Kind, SetTime, Sys};
+use crate::base::{Attr, BaseId, Errno, Kind, RelPath, SetTime, Sys};
 use crate::layer::{self, Origin};
 use crate::sys::{data, file, xattr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -78,15 +78,15 @@ impl Union {
     ) -> Sys<BaseId> {
         let mut base = BaseId::of(attr);
         let work = root.work.as_fd();
-        let path = {
-            let _tree = self.tree.read();
-            self.upper_path(node)
-        };
         match attr.kind {
             Kind::File => {
                 let to = file::openat(work, temp, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)?;
-                let from = at.open(libc::O_RDONLY)?;
-                if attr.size <= SMALL {
+                let (from, readable) = match at.open(libc::O_RDONLY) {
+                    // A file that may be written but not read can still be replaced whole.
+                    Err(Errno::EACCES) if content == Content::Empty => (at.handle()?, false),
+                    other => (other?, true),
+                };
+                if attr.size <= SMALL && readable {
                     let bytes = read_small(from.as_fd(), attr.size)?;
                     base.hash = Some(self.keep_base(&bytes));
                     if content == Content::Keep {
@@ -95,9 +95,8 @@ impl Union {
                 } else if content == Content::Keep {
                     data::copy_content(from.as_fd(), to.as_fd(), attr.size, |_| {})?;
                 }
-                let origin = Origin { path, base: base.clone(), btime: attr.btime };
                 copy_meta(from.as_fd(), to.as_fd(), attr)?;
-                layer::write_origin(to.as_fd(), &origin)?;
+                self.note_origin(node, to.as_fd(), &base, attr)?;
                 file::utimens_at(
                     to.as_fd(),
                     b"",
@@ -122,6 +121,23 @@ impl Union {
             }
         }
         Ok(base)
+    }
+
+    /// Notes on a copy where it came from and what it was. Where that path is too long for the file system's xattrs
+    /// it is left out; the identity, which keeps `st_ino` and hard links, is not.
+    fn note_origin(&self, node: &Node, copy: BorrowedFd<'_>, base: &BaseId, attr: &Attr) -> Sys<()> {
+        let path = {
+            let _tree = self.tree.read();
+            lower_path(node).unwrap_or_default()
+        };
+        let mut origin = Origin { path, base: base.clone(), btime: attr.btime };
+        match layer::write_origin(copy, &origin) {
+            Err(Errno::ENOSPC | Errno::E2BIG | Errno::ERANGE) if !origin.path.is_root() => {
+                origin.path = RelPath::root();
+                layer::write_origin(copy, &origin).map(drop)
+            }
+            other => other.map(drop),
+        }
     }
 
     /// Gives the staged copy its name in the upper. Needs the tree lock.
@@ -150,6 +166,11 @@ impl Union {
         self.rename_into(root, temp, &link)?;
         let mut place = node.place.write();
         place.upper = true;
+        if index.is_none() {
+            // Without an index, other names of a lower object with several stay what they were.
+            place.links.retain(|l| l.parent.id == link.parent.id && l.name == link.name);
+            place.nlink_adj = 0;
+        }
         if let Some(known) =
             place.links.iter_mut().find(|l| l.parent.id == link.parent.id && l.name == link.name)
         {
@@ -240,10 +261,10 @@ impl Union {
     pub(crate) fn keep_base(&self, bytes: &[u8]) -> [u8; 32] {
         let hash = *blake3::hash(bytes).as_bytes();
         let text = !bytes[..bytes.len().min(8000)].contains(&0);
-        if let (true, Some(journal)) = (text, &self.journal) {
-            if let Err(e) = journal.put_base(bytes, hash) {
-                tracing::warn!("base bytes could not be kept, a later merge will not have them: {e}");
-            }
+        if let (true, Some(journal)) = (text, &self.journal)
+            && let Err(e) = journal.put_base(bytes, hash)
+        {
+            tracing::warn!("base bytes could not be kept, a later merge will not have them: {e}");
         }
         hash
     }
@@ -259,6 +280,17 @@ impl Union {
         }
         base
     }
+}
+
+/// Where a lower-only non-directory is in its layer, which is not its path in the merged view when a directory above
+/// it was renamed. Needs the tree lock.
+fn lower_path(node: &Node) -> Option<RelPath> {
+    let place = node.place.read();
+    let (link, layer) = (place.name()?.clone(), place.layer);
+    drop(place);
+    let parent = link.parent.place.read();
+    let dir = parent.lowers.iter().find(|l| l.layer == layer)?;
+    Some(dir.path.join(link.name.as_bytes()))
 }
 
 fn read_small(fd: BorrowedFd<'_>, size: u64) -> Sys<Vec<u8>> {
@@ -282,7 +314,7 @@ fn stage_dir(root: &Root, lower: BorrowedFd<'_>, attr: &Attr, temp: &[u8]) -> Sy
 }
 
 /// Owner (where permitted), mode and xattrs of `from` onto `to`.
-fn copy_meta(from: BorrowedFd<'_>, to: BorrowedFd<'_>, attr: &Attr) -> Sys<()> {
+pub(super) fn copy_meta(from: BorrowedFd<'_>, to: BorrowedFd<'_>, attr: &Attr) -> Sys<()> {
     let now = file::stat(to)?;
     if (now.uid, now.gid) != (attr.uid, attr.gid) {
         match file::chown_fd(to, attr.uid, attr.gid) {

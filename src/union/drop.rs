@@ -57,10 +57,10 @@ impl Union {
         if !self.leave_at(root, &change.path, change.seen, stale)? {
             return Ok(false);
         }
-        if let Some(from) = &change.from {
-            if matches!(self.upper_at(root, from)?, Some((_, Found::Whiteout))) {
-                self.leave_at(root, from, None, stale)?;
-            }
+        if let Some(from) = &change.from
+            && matches!(self.upper_at(root, from)?, Some((_, Found::Whiteout)))
+        {
+            self.leave_at(root, from, None, stale)?;
         }
         let note = Note::new(change.op, change.root, change.path.clone(), Kind::File);
         self.record(&Caller::default(), note);

@@ -84,10 +84,8 @@ impl Union {
         if let Some(fd) = self.fds.get(node.id, Slot::Write) {
             return Ok(fd);
         }
-        if !write {
-            if let Some(fd) = self.fds.get(node.id, Slot::Read) {
-                return Ok(fd);
-            }
+        if !write && let Some(fd) = self.fds.get(node.id, Slot::Read) {
+            return Ok(fd);
         }
         if node.kind != Kind::File {
             return Err(if node.kind == Kind::Dir { Errno::EISDIR } else { Errno::EINVAL });

@@ -103,10 +103,10 @@ fn watch_loop(union: &Weak<Union>, fd: &std::os::fd::OwnedFd) {
 impl Union {
     /// Connects the union with the kernel's caches. Only the first call counts.
     pub fn set_notify(&self, notify: Box<dyn Notify>) {
-        if let Some(watcher) = &self.watcher {
-            if watcher.notify.set(notify).is_err() {
-                tracing::debug!("the union has its way to the kernel already");
-            }
+        if let Some(watcher) = &self.watcher
+            && watcher.notify.set(notify).is_err()
+        {
+            tracing::debug!("the union has its way to the kernel already");
         }
     }
 

@@ -217,17 +217,18 @@ impl Union {
             }
             _ => self.merge_lowers(dir, name.as_bytes(), upper.is_some())?,
         };
+        let lowers: Arc<[LowerDir]> = lowers.into();
         let ident = Ident::of(top.as_ref().unwrap_or(&attr));
         let link = Link { parent: dir.clone(), name: name.clone(), upper: upper.is_some() };
         let place = Place {
             links: smallvec![link.clone()],
             upper: upper.is_some(),
-            lowers: lowers.into(),
+            lowers: lowers.clone(),
             ..Place::default()
         };
         let (node, fresh) = self.nodes.intern(ident, |id| Node::new(id, dir.root, Kind::Dir, ident, place));
         if !fresh {
-            self.note_dir_link(&node, link);
+            self.note_dir_link(&node, link, lowers);
         }
         Ok((node, attr))
     }
@@ -249,12 +250,28 @@ impl Union {
     }
 
     /// A directory has one name only; what we knew may be stale when the real tree was rearranged.
-    fn note_dir_link(&self, node: &Arc<Node>, link: Link) {
+    fn note_dir_link(&self, node: &Arc<Node>, link: Link, lowers: Arc<[LowerDir]>) {
+        let same_link =
+            |p: &Place| p.links.first().is_some_and(|l| l.name == link.name && l.parent.id == link.parent.id);
+        let place = node.place.read();
+        if same_link(&place) && place.lowers == lowers || place.gone || place.links.is_empty() {
+            return;
+        }
+        drop(place);
         let mut place = node.place.write();
-        let same = place.links.first().is_some_and(|l| l.name == link.name && l.parent.id == link.parent.id);
-        if !same && !place.gone && !place.links.is_empty() {
+        if place.gone || place.links.is_empty() {
+            return;
+        }
+        let before = place.lowers.len();
+        if !same_link(&place) {
+            // Moved in the real tree: what the upper had at the old name, if anything, is not it any more.
+            place.upper = link.upper;
             place.links = smallvec![link];
         }
+        place.lowers = lowers;
+        drop(place);
+        self.fds.forget_all(node.id, before);
+        self.unwatch(node);
     }
 
     fn instantiate_upper(&self, dir: &Arc<Node>, name: &Name, attr: &Attr) -> Sys<Arc<Node>> {
@@ -265,12 +282,12 @@ impl Union {
             return Ok(node);
         }
         let own = Ident::of(attr);
-        if let Some(node) = self.nodes.find(&own) {
-            if node.place.read().upper {
-                self.nodes.acquire(&node);
-                note_link(&node, link);
-                return Ok(node);
-            }
+        if let Some(node) = self.nodes.find(&own)
+            && node.place.read().upper
+        {
+            self.nodes.acquire(&node);
+            note_link(&node, link);
+            return Ok(node);
         }
         let root = self.root(dir)?;
         let value = if attr.kind == Kind::File {

@@ -249,13 +249,8 @@ fn prepare_upper_root(root: &RootConfig, lower: &Attr) -> Sys<()> {
     if root.features.xattr && layer::read_origin(root.upper.as_fd())?.is_some() {
         return Ok(());
     }
-    let upper = sysfile::stat(root.upper.as_fd())?;
-    if (upper.uid, upper.gid) != (lower.uid, lower.gid) {
-        match sysfile::chown_fd(root.upper.as_fd(), lower.uid, lower.gid) {
-            Ok(()) | Err(Errno::EPERM | Errno::EINVAL) => {}
-            Err(e) => return Err(e),
-        }
-    }
+    let top = root.lowers.first().ok_or(Errno::EINVAL)?;
+    copy_up::copy_meta(top.dir.as_fd(), root.upper.as_fd(), lower)?;
     let origin = layer::Origin { path: RelPath::root(), base: BaseId::of(lower), btime: lower.btime };
     layer::write_origin(root.upper.as_fd(), &origin)?;
     sysfile::chmod_fd(root.upper.as_fd(), lower.perm)?;

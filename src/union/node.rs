@@ -6,8 +6,8 @@ use dashmap::mapref::entry::Entry as Slot;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// A node's number, which is also the inode number that programs see.
 pub type NodeId = u64;
@@ -180,12 +180,16 @@ pub(crate) struct Table {
     copied: DashMap<(u64, u64), NodeId>,
     /// Objects whose preferred number was taken.
     private: DashMap<Ident, NodeId>,
+    /// Directories that the kernel forgot while other nodes still name them as their parent.
+    parents: DashMap<NodeId, Weak<Node>>,
     next_private: AtomicU64,
     devices: RwLock<Vec<u64>>,
 }
 
 /// Bits from here up tell the device; below them is the host's inode number.
 const DEV_SHIFT: u32 = 56;
+/// So many forgotten parents are kept before those that nobody names any more are dropped.
+const PARENTS: usize = 1024;
 /// First number for objects that cannot have their preferred one.
 const PRIVATE: u64 = 0xff << DEV_SHIFT;
 
@@ -195,6 +199,7 @@ impl Table {
             nodes: DashMap::new(),
             copied: DashMap::new(),
             private: DashMap::new(),
+            parents: DashMap::new(),
             next_private: AtomicU64::new(PRIVATE),
             devices: RwLock::new(Vec::new()),
         }
@@ -275,10 +280,14 @@ impl Table {
                 }
                 Slot::Occupied(_) => id = 0,
                 Slot::Vacant(slot) => {
-                    let node = Arc::new(make(id));
+                    // One object is one node: what a child's link leads to must not be another.
+                    let kept = self.parents.remove(&id).and_then(|(_, weak)| weak.upgrade());
+                    let kept = kept.filter(|node| node.ident == ident);
+                    let fresh = kept.is_none();
+                    let node = kept.unwrap_or_else(|| Arc::new(make(id)));
                     node.lookups.store(1, Ordering::Relaxed);
                     slot.insert(node.clone());
-                    return (node, true);
+                    return (node, fresh);
                 }
             }
         }
@@ -308,7 +317,15 @@ impl Table {
             slot.get().lookups.store(before - n, Ordering::Relaxed);
             return None;
         }
-        let node = slot.remove();
+        let node = slot.get().clone();
+        // Ours and the table's are two.
+        if node.kind == Kind::Dir && Arc::strong_count(&node) > 2 {
+            if self.parents.len() >= PARENTS {
+                self.parents.retain(|_, weak| weak.strong_count() > 0);
+            }
+            self.parents.insert(id, Arc::downgrade(&node));
+        }
+        slot.remove();
         self.private.remove_if(&node.ident, |_, v| *v == id);
         Some(node)
     }

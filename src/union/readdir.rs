@@ -4,13 +4,14 @@
 //! the same after any change of the directory, in any listing, with no state to keep: an entry that is there all the
 //! time is listed exactly once, whatever happens to others meanwhile (readdir(3), POSIX).
 
+use super::copy_up::open_forced;
 use super::node::{Node, NodeId};
 use super::{TOP, Union, top_attr};
 use crate::base::{Attr, Errno, Kind, Name, Sys};
 use crate::layer::{self, LayerKind, WhiteoutForm};
 use crate::sys::{dir as sysdir, file};
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -60,7 +61,9 @@ impl Union {
         let _tree = self.tree.read();
         let dir = self.nodes.get(id)?;
         let attr = self.attr_of(&dir)?;
-        for (name, at, dot_id) in [(b".".as_slice(), DOT, dir.id), (b"..", DOTDOT, self.parent_id(&dir))] {
+        for (name, at, dot_id) in
+            [(b".".as_slice(), DOT, shown_id(&dir)), (b"..", DOTDOT, self.parent_id(&dir))]
+        {
             if offset < at {
                 let item = DirItem {
                     name,
@@ -105,8 +108,8 @@ impl Union {
     }
 
     fn parent_id(&self, dir: &Node) -> NodeId {
-        let parent = dir.place.read().name().map(|l| l.parent.id);
-        parent.unwrap_or(super::ROOT_ID)
+        let parent = dir.place.read().name().map(|l| l.parent.clone());
+        parent.as_deref().map_or_else(|| shown_id(dir), shown_id)
     }
 
     fn readdir_top(
@@ -142,10 +145,10 @@ impl Union {
     fn listing(&self, dir: &Arc<Node>, offset: u64) -> Sys<Arc<Listing>> {
         let version = dir.dir()?.version.load(Ordering::Acquire);
         let watched = self.ensure_watched(dir) || dir.place.read().lowers.is_empty();
-        if let Some(kept) = self.listings.lock().get(&dir.id) {
-            if offset > DOTDOT || (watched && kept.version == version) {
-                return Ok(kept.clone());
-            }
+        if let Some(kept) = self.listings.lock().get(&dir.id)
+            && (offset > DOTDOT || (watched && kept.version == version))
+        {
+            return Ok(kept.clone());
         }
         let mut entries: Vec<Listed> = self
             .merged_names(dir)?
@@ -178,14 +181,14 @@ impl Union {
         let mut seen: HashMap<Name, ()> = HashMap::new();
         let layers = usize::from(upper) + lowers.len();
         if upper {
-            let fd = self.upper_dir(dir)?;
+            let fd = open_listing(self.upper_dir(dir)?.as_fd(), true)?;
             let form = root.features.whiteout;
             let prefixed = form == WhiteoutForm::Prefix;
-            self.add_layer(fd.as_fd(), LayerKind::Overlay, prefixed, layers > 1, &mut seen, &mut names)?;
+            self.add_layer(&fd, LayerKind::Overlay, prefixed, layers > 1, &mut seen, &mut names)?;
         }
         for (k, lower) in lowers.iter().enumerate() {
             let fd = match self.lower_dir(dir, k) {
-                Ok(fd) => fd,
+                Ok(fd) => open_listing(fd.as_fd(), false)?,
                 Err(Errno::ENOENT | Errno::ENOTDIR) => continue,
                 Err(e) => return Err(e),
             };
@@ -193,7 +196,7 @@ impl Union {
             let last = k + 1 == lowers.len();
             let overlay = kind == LayerKind::Overlay;
             self.add_layer(
-                fd.as_fd(),
+                &fd,
                 kind,
                 overlay,
                 layers > 1 && !(last && !upper && k == 0),
@@ -207,17 +210,13 @@ impl Union {
     /// Adds what one layer contributes; `track` when another layer shares in the directory.
     fn add_layer(
         &self,
-        dir: std::os::fd::BorrowedFd<'_>,
+        readable: &OwnedFd,
         kind: LayerKind,
         prefixed: bool,
         track: bool,
         seen: &mut HashMap<Name, ()>,
         names: &mut Vec<Name>,
     ) -> Sys<()> {
-        let readable = match file::openat(dir, b".", libc::O_RDONLY | libc::O_DIRECTORY, 0) {
-            Err(Errno::EACCES) => super::copy_up::open_forced(dir, b"", libc::O_RDONLY | libc::O_DIRECTORY)?,
-            other => other?,
-        };
         let mut here = Vec::new();
         sysdir::list(readable.as_fd(), |bytes, ino, entry_kind| {
             let mut whiteout = false;
@@ -254,6 +253,22 @@ impl Union {
             }
         }
         Ok(())
+    }
+}
+
+/// The inode number of a directory as `stat(2)` shows it.
+fn shown_id(dir: &Node) -> NodeId {
+    if dir.id == super::ROOT_ID && dir.root != TOP { dir.ident.ino } else { dir.id }
+}
+
+/// Opens a directory of a layer for listing. In a directory of our own, a mode that keeps its owner out does not count
+/// (somebody may have it open from before); the real tree's modes are left alone.
+fn open_listing(dir: BorrowedFd<'_>, ours: bool) -> Sys<OwnedFd> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+    match file::openat(dir, b".", flags, 0) {
+        Err(Errno::EACCES) if ours => open_forced(dir, b"", flags),
+        Err(Errno::EACCES) => file::reopen(dir, flags), // readable, but not to be searched
+        other => other,
     }
 }
 

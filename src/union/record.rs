@@ -47,10 +47,19 @@ impl Union {
     /// Records an operation on the object itself, under the name it is reached by. An object without a name left
     /// makes no change, so no record. Needs the tree lock.
     pub(crate) fn record_on(&self, caller: &Caller, node: &Arc<Node>, op: Op, base: Option<BaseId>) {
-        if self.journal.is_none() || node.place.read().gone {
+        if self.journal.is_none() || !self.has_name(node) {
             return;
         }
         self.record(caller, Note::new(op, node.root, self.upper_path(node), node.kind).base(base));
+    }
+
+    /// Whether a name of the merged view leads to the node.
+    fn has_name(&self, node: &Arc<Node>) -> bool {
+        let place = node.place.read();
+        if place.gone {
+            return false;
+        }
+        !place.links.is_empty() || self.root(node).is_ok_and(|r| Arc::ptr_eq(&r.node, node))
     }
 
     /// Records a write unless the same process made one to this object since somebody last looked.

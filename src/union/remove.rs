@@ -245,11 +245,11 @@ impl Union {
             {
                 place.pin = handle;
             }
-            if place.gone {
-                if let Some(index) = place.index.take() {
-                    file::unlinkat(root.index.as_fd(), &index)?;
-                    place.nlink_adj = 0;
-                }
+            if place.gone
+                && let Some(index) = place.index.take()
+            {
+                file::unlinkat(root.index.as_fd(), &index)?;
+                place.nlink_adj = 0;
             }
         } else if place.links.is_empty() {
             place.ghost = Some(link);

@@ -16,6 +16,9 @@ use crate::sys::file;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+/// A redirect shorter than this fits into an xattr anywhere, so that `ENOSPC` means a full disk.
+const LONG_PATH: usize = 1000;
+
 /// One end of a rename, as it is under the exclusive tree lock.
 struct End {
     dir: Arc<Node>,
@@ -196,7 +199,18 @@ impl Union {
         let lowers = node.place.read().lowers.clone();
         match lowers.first() {
             Some(_) if !root.features.xattr => Err(Errno::EXDEV),
-            Some(top) => forced(handle.as_fd(), || layer::write_redirect(handle.as_fd(), &top.path)),
+            Some(top) => {
+                let marked = forced(handle.as_fd(), || layer::write_redirect(handle.as_fd(), &top.path));
+                match marked {
+                    // A path too long for the file system's xattrs: the program copies instead.
+                    Err(Errno::ENOSPC | Errno::E2BIG | Errno::ERANGE)
+                        if top.path.as_bytes().len() > LONG_PATH =>
+                    {
+                        Err(Errno::EXDEV)
+                    }
+                    other => other,
+                }
+            }
             None if lower_there => forced(handle.as_fd(), || layer::set_opaque(handle.as_fd())),
             None => Ok(()),
         }

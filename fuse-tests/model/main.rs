@@ -1,0 +1,193 @@
+//! The union against a plain directory: random operations on both, then the whole trees are compared. No mount.
+
+#![allow(clippy::unwrap_used)] // all of this is tests
+
+mod ops;
+mod plain;
+mod tree;
+mod view;
+
+use ops::Op;
+use plain::Plain;
+use proptest::prelude::*;
+use sbx_fuse::layer::{LayerKind, WhiteoutForm};
+use std::fs;
+use std::path::Path;
+use tree::{Tree, differences};
+use view::{Setup, View};
+
+/// A place for trees, in memory where that has what we need, since copy-up syncs.
+fn place() -> tempfile::TempDir {
+    let builder = |dir: &Path| tempfile::Builder::new().prefix("sbxmodel-").tempdir_in(dir);
+    if let Ok(dir) = builder(Path::new("/dev/shm")) {
+        if view::probe(dir.path()).xattr {
+            return dir;
+        }
+    }
+    builder(&std::env::temp_dir()).unwrap()
+}
+
+struct Both {
+    plain: Plain,
+    view: View,
+    done: usize,
+    /// No object of the lower has several names.
+    exact_links: bool,
+    tmp: tempfile::TempDir,
+}
+
+impl Both {
+    fn new(lower: &[Op], form: Option<WhiteoutForm>) -> Both {
+        let tmp = place();
+        let sub = |name: &str| {
+            let path = tmp.path().join(name);
+            fs::create_dir(&path).unwrap();
+            path
+        };
+        let mut plain = Plain::new(sub("plain"));
+        let mut real = Plain::new(sub("lower"));
+        let mut exact_links = true;
+        for (n, op) in lower.iter().enumerate() {
+            if let Op::Link { from, .. } = op {
+                // Hard links of anything but files come apart at a copy-up: there is nowhere to note their identity.
+                if !fs::symlink_metadata(real.dir.join(from.join("/"))).is_ok_and(|m| m.is_file()) {
+                    continue;
+                }
+                exact_links = false;
+            }
+            assert_eq!(plain.apply(n, op), real.apply(n, op));
+        }
+        let work = sub("work");
+        let mut features = view::probe(&work);
+        features.whiteout = form.unwrap_or(features.whiteout);
+        let setup = Setup {
+            upper: sub("upper"),
+            work,
+            journal: sub("journal"),
+            lowers: vec![(real.dir.clone(), LayerKind::Plain)],
+            features,
+        };
+        Both { plain, view: View::new(setup), done: lower.len(), exact_links, tmp }
+    }
+
+    fn apply(&mut self, ops: &[Op]) -> Result<(), TestCaseError> {
+        for op in ops {
+            let should = self.plain.apply(self.done, op);
+            let does = self.view.apply(self.done, op);
+            prop_assert_eq!(does, should, "{:?}", op);
+            self.done += 1;
+        }
+        Ok(())
+    }
+
+    fn agree(&mut self, when: &str) -> Result<(), TestCaseError> {
+        let different = differences(&self.plain.tree(), &self.view.tree(), self.exact_links);
+        prop_assert!(different.is_empty(), "{}: {:#?}", when, different);
+        let left = self.view.leftovers();
+        prop_assert!(left.is_empty(), "{}: left in the work directory: {:?}", when, left);
+        Ok(())
+    }
+
+    /// The upper becomes a layer below a fresh one.
+    fn freeze(&mut self, n: usize) {
+        self.view.stop();
+        let mut setup = self.view.setup.clone();
+        setup.lowers.insert(0, (setup.upper.clone(), LayerKind::Overlay));
+        for (path, name) in
+            [(&mut setup.upper, "upper"), (&mut setup.work, "work"), (&mut setup.journal, "journal")]
+        {
+            *path = self.tmp.path().join(format!("{name}{n}"));
+            fs::create_dir(&*path).unwrap();
+        }
+        self.view = View::new(setup);
+    }
+}
+
+/// Everything that must not change in the real tree.
+fn fingerprint(dir: &Path) -> Vec<String> {
+    use std::os::unix::fs::MetadataExt;
+    let mut all: Vec<String> = walkdir::WalkDir::new(dir)
+        .into_iter()
+        .map(|e| {
+            let e = e.unwrap();
+            let m = fs::symlink_metadata(e.path()).unwrap();
+            let (path, ino, mode, links) = (e.path().display(), m.ino(), m.mode(), m.nlink());
+            format!(
+                "{path} {ino} {mode:o} {links} {}.{} {}.{}",
+                m.mtime(),
+                m.mtime_nsec(),
+                m.ctime(),
+                m.ctime_nsec()
+            )
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+fn session(lower: &[Op], work: &[Op], form: Option<WhiteoutForm>) -> Result<(), TestCaseError> {
+    let mut both = Both::new(lower, form);
+    let real = both.tmp.path().join("lower");
+    let before = fingerprint(&real);
+    both.apply(work)?;
+    both.agree("after the operations")?;
+    both.view.apply(0, &Op::Forget).unwrap();
+    both.agree("after the kernel forgot all")?;
+    both.view.remount();
+    both.agree("after a remount")?;
+    prop_assert_eq!(fingerprint(&real), before, "the real tree was changed");
+    Ok(())
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        cases: 3000,
+        max_shrink_iters: 20_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_session_does_what_a_plain_directory_does(
+        lower in prop::collection::vec(ops::building(), 0..25),
+        work in prop::collection::vec(ops::working(), 0..40),
+    ) {
+        session(&lower, &work, None)?;
+    }
+
+    #[test]
+    fn also_with_whiteouts_as_prefixed_files(
+        lower in prop::collection::vec(ops::building(), 0..25),
+        work in prop::collection::vec(ops::working(), 0..40),
+    ) {
+        session(&lower, &work, Some(WhiteoutForm::Prefix))?;
+    }
+
+    #[test]
+    fn also_over_layers_that_were_uppers(
+        lower in prop::collection::vec(ops::building(), 0..20),
+        work in prop::collection::vec(prop::collection::vec(ops::working(), 0..15), 2..4),
+    ) {
+        // The names of a lower hard link that the upper does not have follow the index, which stays behind.
+        let unlinked = |ops: Vec<Op>| ops.into_iter().filter(|op| !matches!(op, Op::Link { .. })).collect();
+        let (lower, work): (Vec<Op>, Vec<Vec<Op>>) = (unlinked(lower), work.into_iter().map(unlinked).collect());
+        let mut both = Both::new(&lower, None);
+        for (n, ops) in work.iter().enumerate() {
+            both.apply(ops)?;
+            both.agree("before the upper was frozen")?;
+            both.plain.apply(0, &Op::Remount).unwrap();
+            both.freeze(n);
+            both.agree("after the upper was frozen")?;
+        }
+    }
+}
+
+#[test]
+fn an_empty_session_is_the_real_tree() {
+    let mut both = Both::new(&[], None);
+    assert_eq!(both.view.tree(), Tree::new());
+}

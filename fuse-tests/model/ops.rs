@@ -1,0 +1,159 @@
+//! Random operations on paths.
+
+use proptest::prelude::*;
+
+/// A path of one to three names out of few, so that operations meet.
+pub type Path = Vec<&'static str>;
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    Create {
+        at: Path,
+        len: u32,
+    },
+    Mkdir {
+        at: Path,
+    },
+    Symlink {
+        at: Path,
+        n: u8,
+    },
+    Fifo {
+        at: Path,
+    },
+    Link {
+        from: Path,
+        to: Path,
+    },
+    Unlink {
+        at: Path,
+    },
+    Rmdir {
+        at: Path,
+    },
+    /// `rm -r`.
+    Remove {
+        at: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+        how: How,
+    },
+    Write {
+        at: Path,
+        offset: u32,
+        len: u32,
+    },
+    Truncate {
+        at: Path,
+        len: u32,
+    },
+    Chmod {
+        at: Path,
+        mode: u32,
+    },
+    SetXattr {
+        at: Path,
+        n: u8,
+        len: u8,
+    },
+    RemoveXattr {
+        at: Path,
+        n: u8,
+    },
+    /// Opens a file and keeps it open.
+    Hold {
+        at: Path,
+    },
+    /// Writes through a file kept open.
+    HeldWrite {
+        which: u8,
+        offset: u32,
+        len: u32,
+    },
+    /// Reads a file kept open: both sides must agree.
+    HeldRead {
+        which: u8,
+    },
+    /// Walks the whole tree, so that everything is known.
+    Walk,
+    /// The kernel drops all its caches.
+    Forget,
+    /// The server ends and starts again.
+    Remount,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Replace,
+    NoReplace,
+    Exchange,
+}
+
+fn path() -> impl Strategy<Value = Path> {
+    let name = || prop::sample::select(vec!["a", "b", "c"]);
+    prop_oneof![
+        3 => prop::collection::vec(name(), 1..=1),
+        4 => prop::collection::vec(name(), 2..=2),
+        2 => prop::collection::vec(name(), 3..=3),
+    ]
+}
+
+/// What a lower tree is made with.
+pub fn building() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => path().prop_map(|at| Op::Mkdir { at }),
+        6 => (path(), 0..5000u32).prop_map(|(at, len)| Op::Create { at, len }),
+        1 => (path(), any::<u8>()).prop_map(|(at, n)| Op::Symlink { at, n }),
+        1 => path().prop_map(|at| Op::Fifo { at }),
+        3 => (path(), path()).prop_map(|(from, to)| Op::Link { from, to }),
+        1 => (path(), mode()).prop_map(|(at, mode)| Op::Chmod { at, mode }),
+        1 => (path(), 0..2u8, any::<u8>()).prop_map(|(at, n, len)| Op::SetXattr { at, n, len }),
+    ]
+}
+
+fn mode() -> impl Strategy<Value = u32> {
+    // Always with what the owner needs, so that the plain side may do everything without privileges too.
+    prop::sample::select(vec![0o700, 0o755, 0o777, 0o1777, 0o711])
+}
+
+fn how() -> impl Strategy<Value = How> {
+    prop_oneof![4 => Just(How::Replace), 1 => Just(How::NoReplace), 2 => Just(How::Exchange)]
+}
+
+/// What a session does.
+pub fn working() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => building(),
+        3 => path().prop_map(|at| Op::Unlink { at }),
+        2 => path().prop_map(|at| Op::Rmdir { at }),
+        2 => path().prop_map(|at| Op::Remove { at }),
+        8 => (path(), path(), how()).prop_map(|(from, to, how)| Op::Rename { from, to, how }),
+        3 => (path(), 0..6000u32, 1..3000u32).prop_map(|(at, offset, len)| Op::Write { at, offset, len }),
+        1 => (path(), 0..6000u32).prop_map(|(at, len)| Op::Truncate { at, len }),
+        1 => (path(), 0..2u8).prop_map(|(at, n)| Op::RemoveXattr { at, n }),
+        2 => path().prop_map(|at| Op::Hold { at }),
+        2 => (any::<u8>(), 0..6000u32, 1..100u32)
+            .prop_map(|(which, offset, len)| Op::HeldWrite { which, offset, len }),
+        1 => any::<u8>().prop_map(|which| Op::HeldRead { which }),
+        1 => Just(Op::Walk),
+        1 => Just(Op::Forget),
+        1 => Just(Op::Remount),
+    ]
+}
+
+/// The bytes of the `n`-th write: both sides make the same.
+pub fn bytes(n: usize, len: u32) -> Vec<u8> {
+    (0..len as usize).map(|i| b'a' + ((n * 7 + i) % 26) as u8).collect()
+}
+
+/// The target of a symlink: nowhere, so that no path leads through it.
+pub fn target(n: u8) -> String {
+    format!("/nonexistent/{n}")
+}
+
+/// The name of an xattr.
+pub fn xattr(n: u8) -> String {
+    format!("user.n{n}")
+}
