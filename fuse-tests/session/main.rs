@@ -7,6 +7,8 @@
 mod support;
 
 mod life;
+mod policy;
+mod quota;
 mod world;
 
 use libtest_mimic::{Arguments, Trial};
@@ -36,6 +38,14 @@ fn main() -> ExitCode {
         life::reset_hard_makes_a_session_as_new,
         life::states_are_told_with_reason_and_way_out,
         life::a_renamed_session_keeps_what_it_has,
+        policy::secrets_are_hidden_by_default,
+        policy::secrets_of_the_environment_are_dropped,
+        policy::reserved_roots_are_refused_to_others,
+        policy::no_hostile_way_out_succeeds,
+        quota::bytes_are_refused_before_they_are_written,
+        quota::inodes_are_limited_and_given_back,
+        quota::usage_is_that_of_du_after_a_random_workload,
+        quota::the_configuration_gives_the_default_and_a_mistake_is_told,
     ];
     libtest_mimic::run(&Arguments { test_threads: Some(2), ..Arguments::from_args() }, trials).exit_code()
 }

@@ -1,5 +1,6 @@
 //! A command in a session's sandbox: as its server, or joining the server that is there.
 
+use super::allowance;
 use super::changes::summary;
 use super::context::{self, root_dirs, settle_down};
 use super::mounting::{self, Way};
@@ -7,8 +8,8 @@ use super::output;
 use super::serve::{ENDING, Served, What, runtime_dir};
 use crate::base::{Error, ErrorKind, Result, quote};
 use crate::review;
-use crate::sandbox::{self, Bind, Inherited, Outcome, Spec, bwrap_missing, find_program};
-use crate::session::{Client, Lock, MARKER, PathBytes, Place, Role, Session, Store, mounted};
+use crate::sandbox::{self, Bind, EnvRules, Inherited, Outcome, Spec, bwrap_missing, find_program};
+use crate::session::{Client, Config, Lock, MARKER, PathBytes, Place, Role, Session, Store, mounted};
 use clap::Args;
 use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
@@ -40,6 +41,12 @@ pub(super) struct Confine {
     /// Let the command use the network
     #[arg(long)]
     net: bool,
+    /// Give the command no variable but PATH, HOME and the like, and those named with --env
+    #[arg(long)]
+    env_clear: bool,
+    /// Set a variable, or let one through that looks like a secret; may be given several times
+    #[arg(long = "env", value_name = "KEY[=VALUE]")]
+    env: Vec<OsString>,
 }
 
 /// What to run.
@@ -217,10 +224,22 @@ fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec>
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
     let uid = crate::sys::process::effective_ids().0;
     let usual = PathBuf::from(format!("/run/user/{uid}"));
-    let hidden_in_view: Vec<PathBuf> = state.into_iter().chain(sockets).collect();
+    let allowed = allowance::effective(session)?;
+    if job.confine.net && allowed.network.forbid {
+        return Err(
+            Error::usage("the configuration forbids the network (network.forbid)").hint("leave --net out")
+        );
+    }
+    let secrets = allowance::hidden(session, &allowed)?;
+    let hidden_in_view: Vec<PathBuf> =
+        state.into_iter().chain(sockets).chain(secrets.iter().cloned()).collect();
     let runtimes = runtime.into_iter().chain([usual]).filter_map(real);
     let hidden = hidden_in_view.iter().cloned().chain(runtimes).collect();
-    let masked = SERVICES.iter().filter_map(|s| real(PathBuf::from(s))).collect();
+    let services = SERVICES.iter().filter_map(|s| real(PathBuf::from(s)));
+    // In a root the view hides them; elsewhere a file can only be covered.
+    let in_root = |p: &Path| binds.iter().any(|b| p.starts_with(&b.to));
+    let is_file = |p: &PathBuf| p.symlink_metadata().is_ok_and(|m| !m.is_dir());
+    let masked = services.chain(secrets.into_iter().filter(|p| is_file(p) && !in_root(p))).collect();
     let mut spec = Spec {
         binds,
         hidden,
@@ -228,7 +247,7 @@ fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec>
         masked,
         cwd: cwd.to_owned(),
         net: job.confine.net,
-        env: environment(session),
+        env: environment(&job.confine, &allowed, session)?,
         marker: (MARKER.into(), OsString::from(&session.meta.id)),
         program,
         argv: job.command.clone(),
@@ -246,12 +265,26 @@ fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec>
     Ok(spec)
 }
 
-/// What the command inherits, and what tells it where it is.
-fn environment(session: &Session) -> Vec<(OsString, OsString)> {
-    let ours: [(OsString, OsString); 2] = [
-        ("SBX_FUSE_SESSION".into(), OsString::from(&session.name)),
-        ("SESSION_ID".into(), OsString::from(&session.meta.id)),
-    ];
-    let inherited = std::env::vars_os().filter(|(k, _)| ours.iter().all(|(o, _)| o != k));
-    inherited.collect::<Vec<_>>().into_iter().chain(ours.clone()).collect()
+/// What the command inherits, what was asked for, and what tells it where it is.
+fn environment(confine: &Confine, config: &Config, session: &Session) -> Result<Vec<(OsString, OsString)>> {
+    let mut rules = EnvRules {
+        clear: confine.env_clear || config.env.clear,
+        keep: config.env.keep.iter().map(OsString::from).collect(),
+        drop: config.env.drop.clone(),
+        set: Vec::new(),
+    };
+    for word in &confine.env {
+        let bytes = word.as_bytes();
+        match bytes.iter().position(|&b| b == b'=') {
+            Some(0) => return Err(Error::usage(format!("--env {} names no variable", quote(bytes)))),
+            Some(at) => {
+                let (key, value) = (OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..]));
+                rules.set.push((key.to_owned(), value.to_owned()));
+            }
+            None => rules.keep.push(word.clone()),
+        }
+    }
+    rules.set.push(("SBX_FUSE_SESSION".into(), OsString::from(&session.name)));
+    rules.set.push(("SESSION_ID".into(), OsString::from(&session.meta.id)));
+    Ok(rules.apply(std::env::vars_os()))
 }

@@ -1,5 +1,6 @@
 //! Commands, their arguments and their output.
 
+mod allowance;
 mod apply;
 mod changes;
 mod completions;

@@ -1,5 +1,6 @@
 //! `sbx-fuse new`: a session made, with nothing running in it.
 
+use super::allowance::AllowanceArgs;
 use super::output::Out;
 use crate::base::{Error, Result};
 use crate::session::{Store, choose_roots};
@@ -17,6 +18,8 @@ pub(super) struct NewArgs {
     /// the current directory]
     #[arg(long = "root", value_name = "PATH")]
     roots: Vec<PathBuf>,
+    #[command(flatten)]
+    allowance: AllowanceArgs,
 }
 
 pub(super) fn run(args: NewArgs) -> Result<u8> {
@@ -24,13 +27,14 @@ pub(super) fn run(args: NewArgs) -> Result<u8> {
     let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let roots = choose_roots(&args.roots, &cwd, home.as_deref(), store.dir())?;
-    let mut session = store.create(args.name.as_deref(), &roots)?;
+    let mut session = store.create(args.name.as_deref(), &roots, args.allowance.exclusive)?;
     // It was asked for as such, so that a run without changes does not throw it away.
     if !session.meta.named {
         let _lock = session.lock()?;
         session.meta.named = true;
         session.save_meta()?;
     }
+    args.allowance.keep(&mut session)?;
     let mut out = Out::new();
     out.line(&session.name)?;
     out.flush()?;

@@ -1,5 +1,6 @@
 //! `sbx-fuse run`: a command on a private view.
 
+use super::allowance::AllowanceArgs;
 use super::job::{self, Confine, Job};
 use super::output;
 use crate::base::{Error, Result};
@@ -30,6 +31,8 @@ pub(super) struct RunArgs {
     rm: bool,
     #[command(flatten)]
     confine: Confine,
+    #[command(flatten)]
+    allowance: AllowanceArgs,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -58,7 +61,9 @@ pub(super) fn run(args: RunArgs) -> Result<u8> {
     let inherited = Inherited::note();
     let store = Store::open()?;
     let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
-    let (mut session, made) = find_or_make(&store, args.session.as_deref(), &args.roots, &cwd)?;
+    let (mut session, made) =
+        find_or_make(&store, args.session.as_deref(), &args.roots, &cwd, args.allowance.exclusive)?;
+    args.allowance.keep(&mut session)?;
     let mut lock = session.lock_as(Role::Server)?;
     let job = Job { confine: args.confine, command: args.command, cwd, inherited };
     match job::host(&job, &store, &mut session, &mut lock) {
@@ -81,14 +86,19 @@ pub(super) fn find_or_make(
     name: Option<&str>,
     named: &[PathBuf],
     cwd: &Path,
+    exclusive: bool,
 ) -> Result<(Session, bool)> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let existing = name.filter(|n| has(store, n));
     let Some(name) = existing else {
         let roots = choose_roots(named, cwd, home.as_deref(), store.dir())?;
-        return Ok((store.create(name, &roots)?, true));
+        return Ok((store.create(name, &roots, exclusive)?, true));
     };
     let session = store.get(name)?;
+    if exclusive && !session.meta.exclusive {
+        return Err(Error::usage(format!("session {name} was made without --exclusive"))
+            .hint("choose another name, which makes a new session"));
+    }
     if !named.is_empty() {
         let roots = choose_roots(named, cwd, home.as_deref(), store.dir())?;
         let same =

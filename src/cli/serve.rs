@@ -1,5 +1,6 @@
 //! A session served: union, mount, journal and control socket put together, and taken down again.
 
+use super::allowance;
 use super::mounting::Way;
 use super::output;
 use crate::base::{Errno, Error, ErrorKind, Name, RelPath, Result};
@@ -124,7 +125,10 @@ impl Served {
                 .hint(format!("run: sbx-fuse verify -s {}", session.name)));
         }
         let journal = Arc::new(journal);
-        let union = Union::new(config(what, store, journal.clone())?)?;
+        let allowed = allowance::effective(session)?;
+        let secrets = allowance::hidden(session, &allowed)?;
+        let union = Union::new(config(what, store, &secrets, journal.clone())?)?;
+        union.limit(allowance::limits(&allowed)).map_err(|e| allowance::no_room(session, e))?;
         let how = match what.way {
             Way::Direct { .. } => How::Direct,
             Way::Helper => How::Helper,
@@ -266,7 +270,7 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
 }
 
-fn config(what: &What<'_>, store: &Store, journal: Arc<Journal>) -> Result<Config> {
+fn config(what: &What<'_>, store: &Store, secrets: &[PathBuf], journal: Arc<Journal>) -> Result<Config> {
     let open = |path: &Path| -> Result<OwnedFd> {
         let bytes = path.as_os_str().as_bytes();
         file::open_path(bytes, libc::O_PATH | libc::O_DIRECTORY).map_err(|e| Error::on_path("open", bytes, e))
@@ -296,6 +300,12 @@ fn config(what: &What<'_>, store: &Store, journal: Arc<Journal>) -> Result<Confi
             Err(e) if e.errno == Some(Errno::ENOENT) => {}
             Err(e) => return Err(e),
         }
+    }
+    for path in secrets {
+        let bytes = path.as_os_str().as_bytes();
+        let attr =
+            file::stat_at(nix::fcntl::AT_FDCWD, bytes).map_err(|e| Error::on_path("hide", bytes, e))?;
+        hidden.push((attr.dev, attr.ino));
     }
     Ok(Config {
         single: roots.len() == 1,

@@ -2,11 +2,16 @@
 
 use super::output::{Color, Out, count, time};
 use super::state::Told;
-use super::{Which, context, ps};
-use crate::base::Result;
-use crate::session::{PathBytes, Session};
+use super::{Which, allowance, context, ps};
+use crate::base::{Error, Result};
+use crate::layer::{Usage, add_usage};
+use crate::session::{PathBytes, QuotaConfig, Session, Size};
+use crate::sys::file;
 use clap::Args;
 use serde::Serialize;
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 
 /// Show a session: its state, why, and the way out; its directories, limits and processes
 ///
@@ -31,6 +36,9 @@ struct Json<'a> {
     command: &'a [PathBytes],
     directory: PathBytes,
     processes: usize,
+    /// What the uppers take on the disk.
+    used: Usage,
+    quota: QuotaConfig,
 }
 
 pub(super) fn run(args: ShowArgs) -> Result<u8> {
@@ -45,6 +53,8 @@ pub(super) fn run(args: ShowArgs) -> Result<u8> {
         command: &meta.command,
         directory: PathBytes::from(session.dir.as_path()),
         processes: ps::of(&session)?.len(),
+        used: used(&session)?,
+        quota: allowance::effective(&session)?.quota,
     };
     let mut out = Out::new();
     if args.json {
@@ -54,6 +64,18 @@ pub(super) fn run(args: ShowArgs) -> Result<u8> {
     }
     out.flush()?;
     Ok(0)
+}
+
+fn used(session: &Session) -> Result<Usage> {
+    let (mut seen, mut usage) = (HashSet::new(), Usage::default());
+    for root in session.roots() {
+        let upper = root.upper_dir();
+        let path = upper.as_os_str().as_bytes();
+        file::open_path(path, libc::O_PATH | libc::O_DIRECTORY)
+            .and_then(|dir| add_usage(dir.as_fd(), &mut seen, &mut usage))
+            .map_err(|e| Error::on_path("measure", path, e))?;
+    }
+    Ok(usage)
 }
 
 fn text(out: &mut Out, s: &Json<'_>) -> Result<()> {
@@ -67,5 +89,13 @@ fn text(out: &mut Out, s: &Json<'_>) -> Result<()> {
         out.line(&format!("root       {root}"))?;
     }
     out.line(&format!("processes  {}", count(s.processes, "process", "processes")))?;
+    let of = |limit: Option<String>| limit.map(|l| format!(" of {l}")).unwrap_or_default();
+    let (bytes, inodes) =
+        (of(s.quota.bytes.map(|b| b.to_string())), of(s.quota.inodes.map(|n| n.to_string())));
+    out.line(&format!(
+        "used       {}{bytes}, {} files and directories{inodes}",
+        Size(s.used.bytes),
+        s.used.inodes
+    ))?;
     out.line(&format!("kept in    {}", s.directory))
 }

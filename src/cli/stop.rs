@@ -55,13 +55,15 @@ pub(super) fn stop(session: &Session, grace: &Grace) -> Result<Option<usize>> {
     let ended = end_processes(&session.meta.id, Duration::from_secs(grace.grace))?;
     let name = &session.name;
     let start = Instant::now();
+    let mut unmounted = false;
     while let Some(holder) = session.holder()?.filter(|h| h.role == Role::Server) {
         // Each time, as commands that join take a moment to leave.
-        if session.meta.mountpoint.is_some()
+        if !unmounted
+            && session.meta.mountpoint.is_some()
             && let Some(mut client) = context::connect(session)?
         {
             match client.umount() {
-                Ok(()) => {}
+                Ok(()) => unmounted = true,
                 Err(e) if e.errno == Some(Errno::EBUSY) || start.elapsed() > PATIENCE => return Err(e),
                 Err(e) if start.elapsed() > Duration::from_secs(3) => {
                     return Err(e.context(format!("the mount of session {name} is in use")));

@@ -7,12 +7,14 @@
 
 mod codec;
 mod probe;
+mod usage;
 
 pub use codec::{
     Origin, WH_OPAQUE, WH_PREFIX, X_BASE, X_OPAQUE, X_ORIGIN, X_PREFIX, X_REDIRECT, X_TRUSTED, is_opaque,
     is_private, read_origin, read_redirect, read_redirect_at, set_opaque, write_origin, write_redirect,
 };
 pub use probe::{Features, WhiteoutForm, probe};
+pub use usage::{Usage, add_usage};
 
 use crate::base::{Attr, Errno, Sys};
 use crate::sys::file;

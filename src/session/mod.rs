@@ -3,6 +3,7 @@
 //! A session is a directory. Its one writer, a server or an offline command that changes it, holds its lock;
 //! everything else reads its files or asks the server over its socket.
 
+mod config;
 mod control;
 mod empty;
 mod lock;
@@ -15,6 +16,9 @@ mod remove;
 mod roots;
 mod store;
 
+pub use config::{
+    Config, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size,
+};
 pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Place, Seen};
 pub use empty::empty_session;
 pub use lock::{Holder, Lock, Role};

@@ -22,6 +22,7 @@ mod invalidate;
 mod link;
 mod lookup;
 mod node;
+mod quota;
 mod readdir;
 mod record;
 mod remove;
@@ -34,6 +35,7 @@ pub use entry::Entry;
 pub use file::Range;
 pub use invalidate::Notify;
 pub use node::NodeId;
+pub use quota::Limits;
 pub use readdir::DirItem;
 
 use crate::base::{Attr, BaseId, Errno, Error, Kind, Name, RelPath, Result, SetTime, Sys, Time};
@@ -45,8 +47,8 @@ use invalidate::Watcher;
 use node::{Ident, LowerDir, Node, Table};
 use parking_lot::{Mutex, RwLock};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The node id of the mount's own root (`FUSE_ROOT_ID`, linux/fuse.h).
 pub const ROOT_ID: NodeId = 1;
@@ -125,6 +127,7 @@ pub struct Union {
     watcher: Option<Watcher>,
     hidden: Vec<(u64, u64)>,
     multi_user: bool,
+    quota: OnceLock<quota::Quota>,
     temp_seq: AtomicU64,
     /// Set when upper and journal may disagree; the journal is then not closed as clean.
     degraded: AtomicBool,
@@ -163,6 +166,7 @@ impl Union {
             watcher: Watcher::new().ok(),
             hidden: config.hidden,
             multi_user: config.multi_user,
+            quota: OnceLock::new(),
             temp_seq: AtomicU64::new(1),
             degraded: AtomicBool::new(false),
         });
