@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         policy::secrets_are_hidden_by_default,
         policy::secrets_of_the_environment_are_dropped,
         policy::reserved_roots_are_refused_to_others,
+        policy::overlapping_changes_are_told,
         policy::no_hostile_way_out_succeeds,
         quota::bytes_are_refused_before_they_are_written,
         quota::inodes_are_limited_and_given_back,

@@ -67,6 +67,17 @@ pub fn reserved_roots_are_refused_to_others() {
     assert_eq!(codes.iter().filter(|c| **c == 4).count(), 7, "{codes:?}");
 }
 
+pub fn overlapping_changes_are_told() {
+    let w = World::new();
+    w.ok(&["run", "-s", "s", "--", "sh", "-c", "echo s >> a.txt; echo s > s"]);
+    assert!(!w.ok(&["status", "-s", "s"]).contains("overlap"));
+    w.ok(&["run", "-s", "t", "--", "sh", "-c", "echo t >> a.txt; echo t > t"]);
+    let status = w.ok(&["status", "-s", "s"]);
+    assert!(status.contains("overlap  session t changed 1 path") && status.contains("a.txt"), "{status}");
+    let (code, _, err) = w.run(&["apply", "-y", "-s", "s"]);
+    assert!(code == 0 && err.contains("session t changed 1 path"), "{code} {err}");
+}
+
 /// Each line is a way out; it says its name when it succeeds.
 const HOSTILE: &str = r#"
 import ctypes, fcntl, os, signal, socket, sys

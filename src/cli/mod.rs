@@ -16,6 +16,7 @@ mod mount;
 mod mounting;
 mod new;
 mod output;
+mod overlaps;
 mod paths;
 mod ps;
 mod reconcile;

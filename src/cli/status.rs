@@ -3,6 +3,7 @@
 use super::changes::summary;
 use super::context::Opened;
 use super::output::{Color, Out, time};
+use super::overlaps::overlaps;
 use super::state::{State, Told};
 use super::{Which, paths};
 use crate::base::{Result, What, quote};
@@ -36,6 +37,8 @@ struct Json {
     directory: PathBytes,
     changes: BTreeMap<What, usize>,
     drift: Vec<Drift>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    overlaps: Vec<String>,
     repaired: Vec<String>,
 }
 
@@ -71,6 +74,7 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
         roots: session.meta.roots.iter().map(|r| r.path.clone()).collect(),
         directory: PathBytes::from(session.dir.as_path()),
         changes,
+        overlaps: overlaps(session, &set)?,
         drift: conflicts.iter().map(drift).collect(),
         repaired: opened.repaired.clone(),
     };
@@ -104,6 +108,9 @@ fn show(out: &mut Out, s: &Json, summary: &str) -> Result<()> {
     }
     out.line(&format!("kept in  {}", s.directory))?;
     out.line(&format!("changes  {summary}"))?;
+    for overlap in &s.overlaps {
+        out.line(&format!("overlap  {overlap}"))?;
+    }
     if !s.drift.is_empty() {
         let n = super::output::count(s.drift.len(), "change", "changes");
         out.line(&format!("drift    {n} can no longer be applied as they are:"))?;
