@@ -120,6 +120,12 @@ pub(super) fn hidden(session: &Session, config: &Config) -> Result<Vec<PathBuf>>
         ))
         .hint("use policy.hide, or take the rule out"));
     }
+    if config.limits.memory.is_some() || config.limits.pids.is_some() {
+        return Err(Error::usage(
+            "limits.memory and limits.pids cannot be enforced yet, and nothing runs without them",
+        )
+        .hint("take them out of the configuration"));
+    }
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|h| h.is_absolute());
     let base = session.meta.roots.first().map(|r| r.path.as_path().to_owned()).unwrap_or_default();
     let absolute = |text: &str| match (text.strip_prefix("~/"), &home) {

@@ -6,14 +6,12 @@
 //! bytes = "10G"                 # K, M, G, T are powers of 1024
 //! inodes = 100000
 //!
-//! [limits]                      # of every run
+//! [limits]                      # of every run; refused until they can be enforced
 //! memory = "4G"
 //! pids = 512
 //!
-//! [policy]                      # paths; relative to a root or, with ~/ and /, anywhere; * ? ** [] {} as in a shell
-//! hide = ["~/.kube", "secrets/**"]
-//! deny = []
-//! read_only = ["vendor"]
+//! [policy]                      # paths; relative to the first root or, with ~/ and /, anywhere
+//! hide = ["~/.kube", "secrets"]  # must be there; `deny` and `read_only` are refused until they can be enforced
 //! show = ["~/.aws"]             # hidden by default otherwise
 //!
 //! [env]
