@@ -3,6 +3,7 @@
 use super::changes::{line, summary};
 use super::context::Opened;
 use super::output::{self, Out, bar, confirm};
+use super::overlaps::overlaps;
 use super::risk::{Noise, Reviewed};
 use super::{Which, paths};
 use crate::base::{ErrorKind, RelPath, Result, What, quote};
@@ -121,6 +122,9 @@ pub(super) fn run(args: ApplyArgs) -> Result<u8> {
     show_pulled(&opened.session, &plan);
     if args.dry_run {
         return dry_run(&opened.session, &plan);
+    }
+    for sentence in overlaps(&opened.session, &plan.changes)? {
+        output::note(&sentence);
     }
     let what = summary(&plan.changes);
     if !confirm(&format!("Apply {what} to {}?", targets(&opened.session, &plan.changes)), args.yes)? {

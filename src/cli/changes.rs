@@ -78,8 +78,7 @@ pub(super) fn run(args: ChangesArgs) -> Result<u8> {
         let chosen =
             both.filter(|(s, _)| selection.takes(s)).map(|(settled, class)| Ranked { settled, class });
         if args.json {
-            let rows: Vec<Json> =
-                chosen.map(|r| json(session, &opened.folded, &r, token.clone())).collect();
+            let rows: Vec<Json> = chosen.map(|r| json(session, &opened.folded, &r, token.clone())).collect();
             out.json(&rows)?;
         } else {
             for r in chosen {

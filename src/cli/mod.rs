@@ -1,38 +1,49 @@
 //! Commands, their arguments and their output.
 
+mod allowance;
 mod amounts;
 mod apply;
-mod background;
 mod archive;
+mod background;
 mod changes;
 mod completions;
 mod context;
 mod diff;
 mod discard;
 mod doctor;
-mod gc;
+mod exec;
 mod export;
+mod gc;
+mod job;
 mod log;
 mod ls;
 mod mount;
 mod mounting;
+mod new;
 mod output;
+mod overlaps;
 mod overlay;
 mod overlay_options;
 mod paths;
+mod ps;
 mod rebase;
 mod reconcile;
+mod rename;
+mod reset;
 mod restore;
 mod review;
 mod risk;
 mod rm;
 mod run;
 mod serve;
+mod show;
+mod state;
 mod status;
+mod stop;
 mod take;
 mod umount;
-mod usage;
 mod undo;
+mod usage;
 mod verify;
 
 use crate::base::{ErrorKind, Result};
@@ -49,12 +60,15 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failure, 2 usage, 3 conflict, 4 session in use, 5 quota, 6 something is \
-missing on this host. `run` exits with the command's own status, 125 when sbx-fuse itself failed, 126 when the command \
+missing on this host. `run`, `exec` and `shell` exit with the command's own status, 125 when sbx-fuse itself failed, 126 when the command \
 cannot be executed, 127 when it is not found.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    New(new::NewArgs),
+    Exec(exec::ExecArgs),
+    Shell(exec::ShellArgs),
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Overlay(overlay::OverlayArgs),
@@ -70,6 +84,11 @@ enum Command {
     Log(log::LogArgs),
     Verify(verify::VerifyArgs),
     Ls(ls::LsArgs),
+    Show(show::ShowArgs),
+    Ps(ps::PsArgs),
+    Stop(stop::StopArgs),
+    Reset(reset::ResetArgs),
+    Rename(rename::RenameArgs),
     Rm(rm::RmArgs),
     Archive(archive::ArchiveArgs),
     Restore(restore::RestoreArgs),
@@ -105,7 +124,8 @@ pub fn main() -> ExitCode {
         }
     };
     start_tracing();
-    let is_run = matches!(cli.command, Command::Run(_) | Command::Inside(_));
+    let is_run =
+        matches!(cli.command, Command::Run(_) | Command::Exec(_) | Command::Shell(_) | Command::Inside(_));
     match dispatch(cli.command) {
         Ok(code) => ExitCode::from(code),
         Err(e) if e.kind == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -119,6 +139,9 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<u8> {
     match command {
         Command::Run(args) => run::run(args),
+        Command::New(args) => new::run(args),
+        Command::Exec(args) => exec::run(args),
+        Command::Shell(args) => exec::shell(args),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Overlay(args) => overlay::run(args),
@@ -134,6 +157,11 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Log(args) => log::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Ls(args) => ls::run(args),
+        Command::Show(args) => show::run(args),
+        Command::Ps(args) => ps::run(args),
+        Command::Stop(args) => stop::run(args),
+        Command::Reset(args) => reset::run(args),
+        Command::Rename(args) => rename::run(args),
         Command::Rm(args) => rm::run(args),
         Command::Archive(args) => archive::run(args),
         Command::Restore(args) => restore::run(args),

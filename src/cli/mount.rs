@@ -1,5 +1,6 @@
 //! `sbx-fuse mount`: a view for other programs, served in the background.
 
+use super::allowance::AllowanceArgs;
 use super::background;
 use super::context::{root_dirs, settle_down};
 use super::mounting;
@@ -37,6 +38,8 @@ pub(super) struct MountArgs {
     /// Let all users in; who is not root needs `user_allow_other` in /etc/fuse.conf
     #[arg(long)]
     allow_other: bool,
+    #[command(flatten)]
+    allowance: AllowanceArgs,
     /// An empty directory
     mountpoint: PathBuf,
 }
@@ -55,7 +58,9 @@ pub(super) fn run(args: MountArgs) -> Result<u8> {
     let store = Store::open()?;
     let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
     let mountpoint = check_mountpoint(&args.mountpoint)?;
-    let (session, made) = find_or_make(&store, args.session.as_deref(), &args.roots, &cwd)?;
+    let (mut session, made) =
+        find_or_make(&store, args.session.as_deref(), &args.roots, &cwd, args.allowance.exclusive)?;
+    args.allowance.keep(&mut session)?;
     let name = session.name.clone();
     let done = check_apart(&session, &mountpoint, store.dir()).and_then(|()| {
         if args.foreground {

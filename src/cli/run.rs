@@ -1,36 +1,17 @@
 //! `sbx-fuse run`: a command on a private view.
 
-use super::changes::summary;
-use super::context::{root_dirs, settle_down};
-use super::mounting::{self, Way};
+use super::allowance::AllowanceArgs;
+use super::job::{self, Confine, Job};
 use super::output;
-use super::serve::{Served, What, runtime_dir};
-use crate::base::{Error, Result, quote};
-use crate::review;
-use crate::sandbox::{self, Bind, Inherited, Outcome, Spec, bwrap_missing, find_program};
-use crate::session::{Lock, PathBytes, Role, Session, Store, choose_roots};
+use crate::base::{Error, Result};
+use crate::sandbox::{self, Inherited};
+use crate::session::{Lock, Role, Session, Store, choose_roots};
 use clap::Args;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The exit code when we failed and not the command, as env(1) and others have it.
 pub(super) const OUR_FAILURE: u8 = 125;
-
-/// The exit code when the command does not exist.
-const NOT_FOUND: u8 = 127;
-
-/// Sockets of services that would act on the host for whoever may connect to them.
-const SERVICES: [&str; 8] = [
-    "/run/docker.sock",
-    "/run/podman/podman.sock",
-    "/run/containerd/containerd.sock",
-    "/run/crio/crio.sock",
-    "/run/dbus/system_bus_socket",
-    "/run/snapd.socket",
-    "/run/libvirt/libvirt-sock",
-    "/var/lib/lxd/unix.socket",
-];
 
 /// Run a command on a private, writable view of real directories
 ///
@@ -48,9 +29,10 @@ pub(super) struct RunArgs {
     /// Throw the session away at the end, whatever changed
     #[arg(long)]
     rm: bool,
-    /// Let the command use the network
-    #[arg(long)]
-    net: bool,
+    #[command(flatten)]
+    confine: Confine,
+    #[command(flatten)]
+    allowance: AllowanceArgs,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -79,10 +61,12 @@ pub(super) fn run(args: RunArgs) -> Result<u8> {
     let inherited = Inherited::note();
     let store = Store::open()?;
     let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
-    let (mut session, made) = find_or_make(&store, args.session.as_deref(), &args.roots, &cwd)?;
+    let (mut session, made) =
+        find_or_make(&store, args.session.as_deref(), &args.roots, &cwd, args.allowance.exclusive)?;
+    args.allowance.keep(&mut session)?;
     let mut lock = session.lock_as(Role::Server)?;
-    let done = serve_and_run(&args, &store, &mut session, &mut lock, &cwd, inherited);
-    match done {
+    let job = Job { confine: args.confine, command: args.command, cwd, inherited };
+    match job::host(&job, &store, &mut session, &mut lock) {
         Ok((code, changes)) => {
             wind_up(&store, &session, &lock, args.rm, changes)?;
             Ok(code)
@@ -102,14 +86,19 @@ pub(super) fn find_or_make(
     name: Option<&str>,
     named: &[PathBuf],
     cwd: &Path,
+    exclusive: bool,
 ) -> Result<(Session, bool)> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let existing = name.filter(|n| has(store, n));
     let Some(name) = existing else {
         let roots = choose_roots(named, cwd, home.as_deref(), store.dir())?;
-        return Ok((store.create(name, &roots)?, true));
+        return Ok((store.create(name, &roots, exclusive)?, true));
     };
     let session = store.get(name)?;
+    if exclusive && !session.meta.exclusive {
+        return Err(Error::usage(format!("session {name} was made without --exclusive"))
+            .hint("choose another name, which makes a new session"));
+    }
     if !named.is_empty() {
         let roots = choose_roots(named, cwd, home.as_deref(), store.dir())?;
         let same =
@@ -125,121 +114,6 @@ pub(super) fn find_or_make(
 
 fn has(store: &Store, name: &str) -> bool {
     store.dir().join("sessions").join(name).symlink_metadata().is_ok()
-}
-
-/// The exit code, and what changed: the summary and how many changes that is.
-type Done = (u8, (String, usize));
-
-fn serve_and_run(
-    args: &RunArgs,
-    store: &Store,
-    session: &mut Session,
-    lock: &mut Lock,
-    cwd: &Path,
-    inherited: Inherited,
-) -> Result<Done> {
-    let root_paths: Vec<PathBuf> = session.roots().map(|r| r.lower_dir().to_owned()).collect();
-    let distrusted: Vec<&Path> = root_paths.iter().map(PathBuf::as_path).collect();
-    let bwrap = find_program("bwrap", &distrusted).ok_or_else(bwrap_missing)?;
-    let way = mounting::for_run(&distrusted)?;
-    let dirs = root_dirs(session)?;
-    output::notes(&settle_down(session, lock, &dirs)?.1);
-    session.meta.command = args.command.iter().map(|w| PathBytes(w.as_bytes().to_vec())).collect();
-    session.save_meta()?;
-    if matches!(way, Way::Direct { own: true }) {
-        sandbox::enter()?;
-    }
-    let spec = spec(args, store, session, cwd)?;
-    let mountpoint = session.mountpoint_dir();
-    let what = What { session, mountpoint: &mountpoint, way, allow_other: false };
-    let served = Served::start(&what, lock, store)?;
-    let code = run_in_sandbox(&bwrap, &spec, inherited, &served);
-    served.finish()?;
-    let code = code?;
-    let folded = crate::journal::fold_dir(&session.journal_dir())?;
-    let set = review::settle(&dirs, &folded.set)?;
-    Ok((code, (summary(&set), set.len())))
-}
-
-/// What the served session learns of its command.
-struct Watched<'a> {
-    served: &'a Served,
-    spec: &'a Spec,
-}
-
-impl sandbox::Events for Watched<'_> {
-    fn started(&self, pid: u32) {
-        self.served.begin_command(pid, self.spec.argv.iter().map(|w| w.as_bytes()));
-    }
-
-    fn ready(&self) {
-        self.served.hand_over();
-    }
-}
-
-fn run_in_sandbox(bwrap: &Path, spec: &Spec, inherited: Inherited, served: &Served) -> Result<u8> {
-    let outcome = sandbox::run(bwrap, spec, inherited, &Watched { served, spec })?;
-    let code = match outcome {
-        Outcome::Exited(code) => code,
-        Outcome::NotStarted(code) => {
-            return Err(Error::failure(format!("bwrap could not make the sandbox (it ended with {code})"))
-                .hint("see what it said above, and: sbx-fuse doctor"));
-        }
-    };
-    let at = spec.argv.first().map(|c| spec.cwd.join(c)).unwrap_or_default();
-    let is_path = spec.argv.first().is_some_and(|c| c.as_bytes().contains(&b'/'));
-    if code == NOT_FOUND && is_path && !spec.sees(&at) && at.symlink_metadata().is_ok() {
-        output::note(&format!(
-            "hint: {} lies in a directory that is private in the sandbox; make it visible with --root",
-            quote(at.as_os_str().as_bytes())
-        ));
-    }
-    Ok(code)
-}
-
-fn spec(args: &RunArgs, store: &Store, session: &Session, cwd: &Path) -> Result<Spec> {
-    let program = std::env::current_exe().map_err(|e| Error::sys("find our own program", e))?;
-    let mnt = session.mountpoint_dir();
-    let single = session.meta.roots.len() == 1;
-    let from = |name: &PathBytes| if single { mnt.clone() } else { mnt.join(name.as_path()) };
-    let binds: Vec<Bind> =
-        session.roots().map(|r| Bind { from: from(&r.meta().name), to: r.lower_dir().to_owned() }).collect();
-    // What is not there, or cannot be reached, need not be hidden.
-    let real = |p: PathBuf| p.canonicalize().ok();
-    let state = real(store.dir().to_owned());
-    let sockets = runtime_dir().and_then(real);
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
-    let uid = crate::sys::process::effective_ids().0;
-    let usual = PathBuf::from(format!("/run/user/{uid}"));
-    let hidden_in_view: Vec<PathBuf> = state.into_iter().chain(sockets).collect();
-    let runtimes = runtime.into_iter().chain([usual]).filter_map(real);
-    let hidden = hidden_in_view.iter().cloned().chain(runtimes).collect();
-    let masked = SERVICES.iter().filter_map(|s| real(PathBuf::from(s))).collect();
-    let mut spec = Spec {
-        binds,
-        hidden,
-        hidden_in_view,
-        masked,
-        cwd: cwd.to_owned(),
-        net: args.net,
-        env: vec![
-            ("SBX_FUSE_SESSION".into(), OsString::from(&session.name)),
-            ("SESSION_ID".into(), OsString::from(&session.meta.id)),
-        ],
-        program,
-        argv: args.command.clone(),
-    };
-    if !spec.sees(cwd) {
-        // Nothing is at this path in the sandbox.
-        let first = session.roots().next().map(|r| r.lower_dir().to_owned());
-        spec.cwd = first.unwrap_or_else(|| PathBuf::from("/"));
-        output::note(&format!(
-            "{} is not visible in the sandbox; running in {}",
-            quote(cwd.as_os_str().as_bytes()),
-            quote(OsStr::as_bytes(spec.cwd.as_os_str()))
-        ));
-    }
-    Ok(spec)
 }
 
 /// Says what changed and what to do next; removes a session that is not wanted any more.

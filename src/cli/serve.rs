@@ -1,16 +1,18 @@
 //! A session served: union, mount, journal and control socket put together, and taken down again.
 
+use super::allowance;
 use super::mounting::Way;
 use super::output;
-use crate::base::{Errno, Error, Name, RelPath, Result};
+use crate::base::{Errno, Error, ErrorKind, Name, RelPath, Result};
 use crate::fuse::{self, How, Server};
 use crate::journal::{Journal, Op};
 use crate::layer::LayerKind;
 use crate::session::{
-    ControlServer, Handler, Holder, Leaving, LiveStatus, Lock, PathBytes, Role, Session, Store,
+    ControlServer, Handler, Holder, Leaving, LiveStatus, Lock, PathBytes, Place, Role, Session, Store,
 };
 use crate::sys::{file, mount};
 use crate::union::{Config, LayerConfig, Leave, RootConfig, Union, UpperConfig, View};
+use parking_lot::{Condvar, Mutex};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -28,8 +30,51 @@ pub(super) struct Served {
     journal: Arc<Journal>,
     control: ControlServer,
     unmounter: Unmounter,
+    guests: Arc<Guests>,
     /// Whether the mount is no longer at its place, or never to be taken away by us.
     gone: AtomicBool,
+}
+
+/// The commands that joined a served session; it does not end before them.
+#[derive(Default)]
+struct Guests {
+    state: Mutex<Door>,
+    left: Condvar,
+}
+
+#[derive(Default)]
+struct Door {
+    inside: usize,
+    closed: bool,
+}
+
+impl Guests {
+    fn count(&self) -> usize {
+        self.state.lock().inside
+    }
+
+    /// False when the session is ending.
+    fn enter(&self) -> bool {
+        let mut door = self.state.lock();
+        if !door.closed {
+            door.inside += 1;
+        }
+        !door.closed
+    }
+
+    fn leave(&self) {
+        self.state.lock().inside -= 1;
+        self.left.notify_all();
+    }
+
+    /// Waits until all have left, and lets nobody in from then on.
+    fn close(&self) {
+        let mut door = self.state.lock();
+        while door.inside > 0 {
+            self.left.wait(&mut door);
+        }
+        door.closed = true;
+    }
 }
 
 /// What can take a served mount down.
@@ -80,7 +125,10 @@ impl Served {
                 .hint(format!("run: sbx-fuse verify -s {}", session.name)));
         }
         let journal = Arc::new(journal);
-        let union = Union::new(config(what, store, journal.clone())?)?;
+        let allowed = allowance::effective(session)?;
+        let secrets = allowance::hidden(session, &allowed)?;
+        let union = Union::new(config(what, store, &secrets, journal.clone())?)?;
+        union.limit(allowance::limits(&allowed)).map_err(|e| allowance::no_room(session, e))?;
         let how = match what.way {
             Way::Direct { .. } => How::Direct,
             Way::Helper => How::Helper,
@@ -100,8 +148,13 @@ impl Served {
             mountpoint: what.mountpoint.to_owned(),
             way: what.way,
         };
+        let guests = Arc::new(Guests::default());
         let live = Live {
+            name: session.name.clone(),
             union: union.clone(),
+            journal: journal.clone(),
+            guests: guests.clone(),
+            handed_over: what.way == Way::Helper && what.mountpoint == session.mountpoint_dir(),
             unmounter: unmounter.clone(),
             status: LiveStatus {
                 pid: std::process::id(),
@@ -118,7 +171,8 @@ impl Served {
             });
         match started {
             Ok(control) => {
-                Ok(Served { server, union, journal, control, unmounter, gone: AtomicBool::new(false) })
+                let gone = AtomicBool::new(false);
+                Ok(Served { server, union, journal, control, unmounter, guests, gone })
             }
             Err(e) => {
                 // The error that is told is the first one.
@@ -135,6 +189,15 @@ impl Served {
         if let Err(e) = self.journal.begin_command(pid, argv) {
             output::note(&format!("the journal will not name the command: {e}"));
         }
+    }
+
+    /// Waits for the commands that joined the session, and lets no other join. `waiting` is called if there are some.
+    pub(super) fn close(&self, waiting: impl FnOnce(usize)) {
+        let guests = self.guests.count();
+        if guests > 0 {
+            waiting(guests);
+        }
+        self.guests.close();
     }
 
     /// With which a signal can end the mount.
@@ -211,7 +274,7 @@ pub(super) fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
 }
 
-fn config(what: &What<'_>, store: &Store, journal: Arc<Journal>) -> Result<Config> {
+fn config(what: &What<'_>, store: &Store, secrets: &[PathBuf], journal: Arc<Journal>) -> Result<Config> {
     let open = |path: &Path| -> Result<OwnedFd> {
         let bytes = path.as_os_str().as_bytes();
         file::open_path(bytes, libc::O_PATH | libc::O_DIRECTORY).map_err(|e| Error::on_path("open", bytes, e))
@@ -245,6 +308,12 @@ fn config(what: &What<'_>, store: &Store, journal: Arc<Journal>) -> Result<Confi
             Err(e) => return Err(e),
         }
     }
+    for path in secrets {
+        let bytes = path.as_os_str().as_bytes();
+        let attr =
+            file::stat_at(nix::fcntl::AT_FDCWD, bytes).map_err(|e| Error::on_path("hide", bytes, e))?;
+        hidden.push((attr.dev, attr.ino));
+    }
     Ok(Config {
         single: roots.len() == 1,
         roots,
@@ -263,7 +332,12 @@ pub(super) fn runtime_dir() -> Option<PathBuf> {
 
 /// What the control socket asks of a served session.
 struct Live {
+    name: String,
     union: Arc<Union>,
+    journal: Arc<Journal>,
+    guests: Arc<Guests>,
+    /// Whether only the sandbox of the first command has the mount.
+    handed_over: bool,
     unmounter: Unmounter,
     status: LiveStatus,
 }
@@ -291,6 +365,50 @@ impl Handler for Live {
     }
 
     fn umount(&self) -> Result<()> {
-        self.unmounter.unmount()
+        let name = &self.name;
+        match self.guests.count() {
+            0 => self.unmounter.unmount(),
+            n => {
+                let n = output::count(n, "command", "commands");
+                Err(Error::new(ErrorKind::Locked, format!("{n} of `exec` run in session {name}"))
+                    .hint(format!("wait for their end, or end them with: sbx-fuse stop {name}")))
+            }
+        }
+    }
+
+    fn join(&self) -> Result<Place> {
+        let name = &self.name;
+        if self.handed_over {
+            let why = format!("session {name} runs a command on a mount that no other command can see");
+            return Err(Error::new(ErrorKind::Locked, why).hint(format!(
+                "a root holds files of other users, so the mount had to be made by fusermount3; wait for the \
+                 command's end, or mount the session instead: sbx-fuse mount -s {name} MOUNTPOINT"
+            )));
+        }
+        if !self.guests.enter() {
+            return Err(ending(name));
+        }
+        let own = self.unmounter.way == Way::Direct { own: true };
+        Ok(Place { pid: std::process::id(), mountpoint: self.status.mountpoint.clone(), own })
+    }
+
+    fn leave(&self) {
+        self.guests.leave();
+    }
+
+    fn begin_command(&self, pid: u32, argv: &[PathBytes]) {
+        if let Err(e) = self.journal.begin_command(pid, argv.iter().map(PathBytes::as_bytes)) {
+            tracing::warn!("the journal will not name a command: {e}");
+        }
     }
 }
+
+/// The error that a session cannot be joined because it is ending; it can be had again in a moment.
+fn ending(name: &str) -> Error {
+    let mut e = Error::new(ErrorKind::Locked, format!("session {name} is just ending"));
+    e.hint = Some(ENDING.into());
+    e
+}
+
+/// The hint of [`ending`], by which a client knows it.
+pub(super) const ENDING: &str = "try again";

@@ -3,11 +3,13 @@
 use super::changes::{line, summary};
 use super::context::Opened;
 use super::output::{Color, Out, time};
+use super::overlaps::overlaps;
 use super::risk::{self, Noise, Ranked, Reviewed};
+use super::state::{State, Told};
 use super::{Which, paths};
 use crate::base::{Result, What, quote};
 use crate::review::{self, Conflict};
-use crate::session::{Holder, PathBytes, Role, Session};
+use crate::session::{PathBytes, Session};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -22,57 +24,13 @@ pub(super) struct StatusArgs {
     json: bool,
 }
 
-/// What a session is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum State {
-    /// A command runs in it.
-    Running,
-    /// It is mounted for people to use.
-    Mounted,
-    /// Nobody has it.
-    Resting,
-    /// Its files are in an archive.
-    Archived,
-    /// It cannot be read.
-    Broken,
-}
-
-impl State {
-    /// The state of a session and who holds it.
-    pub(super) fn of(session: &Session) -> Result<(State, Option<Holder>)> {
-        if session.archived.is_some() {
-            return Ok((State::Archived, None));
-        }
-        let holder = session.holder()?.filter(|h| h.role == Role::Server);
-        let state = match (&holder, &session.meta.mountpoint) {
-            (None, _) => State::Resting,
-            (Some(_), Some(_)) => State::Mounted,
-            (Some(_), None) => State::Running,
-        };
-        Ok((state, holder))
-    }
-
-    /// The word for it.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            State::Running => "running",
-            State::Mounted => "mounted",
-            State::Resting => "resting",
-            State::Archived => "archived",
-            State::Broken => "broken",
-        }
-    }
-}
-
 #[derive(Serialize)]
 struct Json {
     name: String,
     id: String,
-    state: State,
+    #[serde(flatten)]
+    told: Told,
     created: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mountpoint: Option<PathBytes>,
     command: Vec<PathBytes>,
@@ -82,6 +40,8 @@ struct Json {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     risk: Vec<Risk>,
     drift: Vec<Drift>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    overlaps: Vec<String>,
     repaired: Vec<String>,
 }
 
@@ -106,7 +66,7 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
     let reviewed = Reviewed::new(&opened, set, &Noise { no_ignored: false })?;
     let (set, ranked) = (&reviewed.set, reviewed.ranked().collect::<Vec<_>>());
     let session = &opened.session;
-    let (state, holder) = State::of(session)?;
+    let told = Told::of(session)?;
     let mut changes = BTreeMap::new();
     for s in set {
         *changes.entry(s.change.what).or_default() += 1;
@@ -122,14 +82,14 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
     let json = Json {
         name: session.name.clone(),
         id: session.meta.id.clone(),
-        state,
+        told,
         created: session.meta.created,
-        pid: holder.map(|h| h.pid),
         mountpoint: session.meta.mountpoint.clone(),
         command: session.meta.command.clone(),
         roots: session.meta.roots.iter().map(|r| r.path.clone()).collect(),
         directory: PathBytes::from(session.dir.as_path()),
         changes,
+        overlaps: overlaps(session, set)?,
         risk: ranked.iter().filter(|r| !r.class.reasons().is_empty()).map(risk).collect(),
         drift: conflicts.iter().map(drift).collect(),
         repaired: opened.repaired.clone(),
@@ -146,14 +106,15 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
 }
 
 fn show(out: &mut Out, s: &Json, summary: &str) -> Result<()> {
-    let pid = s.pid.map(|p| format!(" (pid {p})")).unwrap_or_default();
-    let state = match (&s.state, &s.mountpoint) {
+    let pid = s.told.pid.map(|p| format!(" (pid {p})")).unwrap_or_default();
+    let state = match (&s.told.state, &s.mountpoint) {
         (State::Mounted, Some(at)) => format!("mounted at {at}{pid}"),
-        (state, _) => format!("{}{pid}", state.word()),
+        (state, _) => format!("{}{pid}: {}", state.word(), s.told.why),
     };
     let name = out.paint(Color::Bold, &s.name);
     out.line(&format!("session  {name}"))?;
     out.line(&format!("state    {state}"))?;
+    out.line(&format!("way out  {}", s.told.way_out))?;
     out.line(&format!("made     {}", time(s.created).get(..19).unwrap_or_default()))?;
     for root in &s.roots {
         out.line(&format!("root     {root}"))?;
@@ -164,6 +125,9 @@ fn show(out: &mut Out, s: &Json, summary: &str) -> Result<()> {
     }
     out.line(&format!("kept in  {}", s.directory))?;
     out.line(&format!("changes  {summary}"))?;
+    for overlap in &s.overlaps {
+        out.line(&format!("overlap  {overlap}"))?;
+    }
     if !s.drift.is_empty() {
         let n = super::output::count(s.drift.len(), "change", "changes");
         out.line(&format!("drift    {n} can no longer be applied as they are:"))?;

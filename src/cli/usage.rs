@@ -2,7 +2,7 @@
 
 use super::amounts::bytes;
 use super::output::{Color, Out};
-use super::status::State;
+use super::state::{State, Told};
 use crate::base::Result;
 use crate::session::{Session, Store, Usage};
 use clap::Args;
@@ -44,7 +44,7 @@ pub(super) fn run(args: UsageArgs) -> Result<u8> {
     let strays = strays.iter().map(|s| s.bytes).sum();
     let leftovers = store.leftovers()?.iter().map(|l| l.bytes).sum();
     let row = |(name, session, usage): (String, Result<Session>, Usage)| {
-        let state = session.and_then(|s| State::of(&s)).map_or(State::Broken, |(state, _)| state);
+        let state = session.and_then(|s| Told::of(&s)).map_or(State::Broken, |told| told.state);
         Row { name, state, total: usage.total(), usage }
     };
     let sessions: Vec<Row> = all.into_iter().map(row).collect();

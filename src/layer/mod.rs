@@ -7,6 +7,7 @@
 
 mod codec;
 mod probe;
+mod usage;
 
 pub use codec::{
     Marks, Origin, WH_OPAQUE, WH_PREFIX, X_BASE, X_OPAQUE, X_ORIGIN, X_PREFIX, X_REDIRECT, X_TRUSTED,
@@ -14,6 +15,7 @@ pub use codec::{
     write_redirect,
 };
 pub use probe::{Features, WhiteoutForm, probe};
+pub use usage::{Usage, add_usage};
 
 use crate::base::{Attr, Errno, Sys};
 use crate::sys::file;

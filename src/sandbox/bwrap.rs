@@ -30,8 +30,10 @@ pub struct Spec {
     pub cwd: PathBuf,
     /// Whether the host's network is shared.
     pub net: bool,
-    /// Variables to set beside the inherited ones.
+    /// The whole environment of the command.
     pub env: Vec<(OsString, OsString)>,
+    /// A variable that bwrap has and the command does not: by it the sandbox is found from outside.
+    pub marker: (OsString, OsString),
     /// This program: its last step before the command runs inside.
     pub program: PathBuf,
     /// The command and its arguments; not empty.
@@ -86,9 +88,7 @@ impl Spec {
             None => args.flag("--new-session"),
         };
         self.places(&mut args);
-        for (key, value) in &self.env {
-            args.flag("--setenv").word(key).word(value);
-        }
+        args.flag("--unsetenv").word(&self.marker.0);
         args.flag("--chdir").word(&self.cwd);
         args.0
     }
@@ -185,6 +185,7 @@ mod tests {
             cwd: "/".into(),
             net: false,
             env: vec![],
+            marker: ("MARK".into(), "1".into()),
             program: "/bin/true".into(),
             argv: vec!["true".into()],
         }

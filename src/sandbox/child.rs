@@ -99,6 +99,9 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, events: &dyn Events)
     }
     let mut signals = Signals::new(wanted_signals()).map_err(|e| told(e.into()))?;
     let mut command = Command::new(bwrap);
+    // Not by bwrap's --setenv and --unsetenv: process 1 of the sandbox, whose environment the command can read, would
+    // have what bwrap itself was started with.
+    command.env_clear().envs(spec.env.iter().map(|(k, v)| (k, v))).env(&spec.marker.0, &spec.marker.1);
     command.arg("--args").arg(args.as_raw_fd().to_string()).arg("--").args(inside::argv(
         spec,
         ready_in.as_raw_fd(),

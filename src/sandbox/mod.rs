@@ -2,6 +2,7 @@
 
 mod bwrap;
 mod child;
+mod environment;
 mod inside;
 mod namespaces;
 mod programs;
@@ -9,6 +10,7 @@ mod seccomp;
 
 pub use bwrap::{Bind, Spec, bwrap_missing};
 pub use child::{Events, Inherited, Outcome, run};
+pub use environment::EnvRules;
 pub use inside::{INSIDE, exec, tell_ready};
-pub use namespaces::{Capability, Probe, Step, enter, probe, probe_here};
+pub use namespaces::{Capability, Probe, Step, enter, join, probe, probe_here};
 pub use programs::find_program;

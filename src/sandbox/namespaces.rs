@@ -2,8 +2,9 @@
 
 use crate::base::{Errno, Error, Result, Sys};
 use crate::sys::{file, mount, process};
+use nix::sched::{CloneFlags, setns};
 use serde::{Deserialize, Serialize};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 
 /// One step on the way to a mount.
@@ -64,6 +65,26 @@ fn try_enter() -> Sys<Capability> {
     };
     mount::make_slave()?;
     Ok(can)
+}
+
+/// Moves this process, which must have one thread only, into the user and mount namespaces of process `pid`, one of the
+/// same user: what that process mounted is seen here then.
+///
+/// # Errors
+/// As `setns(2)`, or when the process is gone.
+pub fn join(pid: u32) -> Result<()> {
+    let enter = |kind: &str, flag: CloneFlags| -> Sys<()> {
+        let theirs = file::open_path(format!("/proc/{pid}/ns/{kind}").as_bytes(), libc::O_RDONLY)?;
+        let ours = file::open_path(format!("/proc/self/ns/{kind}").as_bytes(), libc::O_RDONLY)?;
+        // A namespace that we are in cannot be entered again (setns(2), EINVAL).
+        if file::stat(theirs.as_fd())?.ino == file::stat(ours.as_fd())?.ino {
+            return Ok(());
+        }
+        Ok(setns(theirs, flag)?)
+    };
+    enter("user", CloneFlags::CLONE_NEWUSER)
+        .and_then(|()| enter("mnt", CloneFlags::CLONE_NEWNS))
+        .map_err(|e| Error::sys(&format!("enter the namespaces of process {pid}"), e))
 }
 
 /// Tries, in this process, all that a mount needs, and says how far it came. The process is of no other use afterwards.

@@ -60,6 +60,17 @@ pub struct LiveStatus {
     pub command: Vec<PathBytes>,
 }
 
+/// Where a command that joins a live session finds its view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The server.
+    pub pid: u32,
+    /// Where the view is mounted.
+    pub mountpoint: PathBytes,
+    /// Whether only the server's own mount namespace has it.
+    pub own: bool,
+}
+
 /// The server's side: what it does when asked. Called from threads of the control socket.
 pub trait Handler: Send + Sync {
     /// Who it is.
@@ -79,6 +90,15 @@ pub trait Handler: Send + Sync {
     /// # Errors
     /// When the mount is busy.
     fn umount(&self) -> Result<()>;
+    /// One more command is about to run in the session, which therefore lives until [`Handler::leave`].
+    ///
+    /// # Errors
+    /// `Locked` when the session is just ending, or has no view that others could use.
+    fn join(&self) -> Result<Place>;
+    /// A command that joined has ended.
+    fn leave(&self);
+    /// Process `pid` and what descends from it are the command `argv`.
+    fn begin_command(&self, pid: u32, argv: &[PathBytes]);
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -89,6 +109,8 @@ enum Request {
     NewEpoch,
     Drop { applied: bool, root: u16, path: PathBytes, from: Option<PathBytes>, seen: Option<Seen> },
     Umount,
+    Join,
+    Command { pid: u32, argv: Vec<PathBytes> },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -97,6 +119,7 @@ enum Answer {
     Done,
     Dropped(bool),
     Status(LiveStatus),
+    Joined(Place),
     Error { exit: u8, message: String, causes: Vec<String>, hint: Option<String> },
 }
 
@@ -217,9 +240,10 @@ fn serve(stream: UnixStream, handler: &dyn Handler) -> std::io::Result<()> {
     stream.set_write_timeout(Some(ANSWER_TIME))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
+    let mut joined = Joined { handler, times: 0 };
     while let Some(line) = read_line(&mut reader)? {
         let answer = match serde_json::from_slice::<Request>(&line) {
-            Ok(request) => handle(request, handler).unwrap_or_else(Answer::error),
+            Ok(request) => handle(request, &mut joined).unwrap_or_else(Answer::error),
             Err(e) => Answer::error(Error::usage(format!("not a request: {e}"))),
         };
         write_line(&mut writer, &answer)?;
@@ -227,8 +251,32 @@ fn serve(stream: UnixStream, handler: &dyn Handler) -> std::io::Result<()> {
     Ok(())
 }
 
-fn handle(request: Request, handler: &dyn Handler) -> Result<Answer> {
+/// What a peer joined it leaves when it hangs up, however it does that.
+struct Joined<'a> {
+    handler: &'a dyn Handler,
+    times: usize,
+}
+
+impl Drop for Joined<'_> {
+    fn drop(&mut self) {
+        for _ in 0..self.times {
+            self.handler.leave();
+        }
+    }
+}
+
+fn handle(request: Request, joined: &mut Joined<'_>) -> Result<Answer> {
+    let handler = joined.handler;
     Ok(match request {
+        Request::Join => {
+            let place = handler.join()?;
+            joined.times += 1;
+            Answer::Joined(place)
+        }
+        Request::Command { pid, argv } => {
+            handler.begin_command(pid, &argv);
+            Answer::Done
+        }
         Request::Ping => Answer::Done,
         Request::Status => Answer::Status(handler.status()),
         Request::NewEpoch => {
@@ -291,23 +339,7 @@ impl Client {
         let line = read_line(&mut self.reader)
             .map_err(told)?
             .ok_or_else(|| Error::failure("the session's server hung up"))?;
-        let answer = serde_json::from_slice(&line).map_err(|e| {
-            Error::failure(format!("the session's server answered with something unknown: {e}"))
-        })?;
-        match answer {
-            Answer::Error { exit, message, causes, hint } => {
-                let kinds = [
-                    ErrorKind::Usage,
-                    ErrorKind::Conflict,
-                    ErrorKind::Locked,
-                    ErrorKind::Quota,
-                    ErrorKind::Missing,
-                ];
-                let kind = kinds.into_iter().find(|k| k.exit_code() == exit).unwrap_or(ErrorKind::Failure);
-                Err(Error { kind, message, causes, hint, errno: None })
-            }
-            other => Ok(other),
-        }
+        understand(&line)
     }
 
     fn expect_done(&mut self, request: &Request) -> Result<()> {
@@ -363,12 +395,61 @@ impl Client {
         }
     }
 
-    /// As [`Handler::umount`].
+    /// As [`Handler::join`]; the session lives until this connection is dropped.
     ///
     /// # Errors
     /// The handler's, or when it does not answer.
+    pub fn join(&mut self) -> Result<Place> {
+        match self.ask(&Request::Join)? {
+            Answer::Joined(place) => Ok(place),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// As [`Handler::begin_command`].
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn begin_command(&mut self, pid: u32, argv: &[PathBytes]) -> Result<()> {
+        self.expect_done(&Request::Command { pid, argv: argv.to_vec() })
+    }
+
+    /// As [`Handler::umount`]. The server may end before it has answered; that it hangs up is an answer as well.
+    ///
+    /// # Errors
+    /// The handler's, or when it cannot be asked.
     pub fn umount(&mut self) -> Result<()> {
-        self.expect_done(&Request::Umount)
+        let told = |e: std::io::Error| Error::sys("talk to the session's server", e);
+        write_line(&mut self.writer, &Request::Umount).map_err(told)?;
+        match read_line(&mut self.reader) {
+            Ok(None) => Ok(()),
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
+            Ok(Some(line)) => match understand(&line)? {
+                Answer::Done => Ok(()),
+                other => Err(unexpected(&other)),
+            },
+            Err(e) => Err(told(e)),
+        }
+    }
+}
+
+/// An answer, which is an error when it tells one.
+fn understand(line: &[u8]) -> Result<Answer> {
+    let answer = serde_json::from_slice(line)
+        .map_err(|e| Error::failure(format!("the session's server answered with something unknown: {e}")))?;
+    match answer {
+        Answer::Error { exit, message, causes, hint } => {
+            let kinds = [
+                ErrorKind::Usage,
+                ErrorKind::Conflict,
+                ErrorKind::Locked,
+                ErrorKind::Quota,
+                ErrorKind::Missing,
+            ];
+            let kind = kinds.into_iter().find(|k| k.exit_code() == exit).unwrap_or(ErrorKind::Failure);
+            Err(Error { kind, message, causes, hint, errno: None })
+        }
+        other => Ok(other),
     }
 }
 
@@ -432,7 +513,24 @@ mod tests {
         fn umount(&self) -> Result<()> {
             Err(Error::new(ErrorKind::Locked, "busy").hint("wait"))
         }
+        fn join(&self) -> Result<Place> {
+            Ok(Place { pid: 7, mountpoint: PathBytes(b"/m".into()), own: true })
+        }
+        fn leave(&self) {
+            LEFT.lock().unwrap().send(()).unwrap();
+        }
+        fn begin_command(&self, pid: u32, argv: &[PathBytes]) {
+            assert_eq!((pid, argv[0].as_bytes()), (9, &b"make"[..]));
+        }
     }
+
+    type Sender = std::sync::LazyLock<std::sync::Mutex<std::sync::mpsc::Sender<()>>>;
+    static LEFT: Sender = std::sync::LazyLock::new(|| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        *HEARD.lock().unwrap() = Some(receiver);
+        std::sync::Mutex::new(sender)
+    });
+    static HEARD: std::sync::Mutex<Option<std::sync::mpsc::Receiver<()>>> = std::sync::Mutex::new(None);
 
     #[test]
     fn requests_are_answered_also_over_a_socket_with_a_long_name() {
@@ -452,6 +550,13 @@ mod tests {
         assert!(!client.drop_change(&change).unwrap());
         let e = client.umount().unwrap_err();
         assert_eq!((e.kind, e.hint.as_deref()), (ErrorKind::Locked, Some("wait")));
+        std::sync::LazyLock::force(&LEFT);
+        assert!(client.join().unwrap().own);
+        client.begin_command(9, &[PathBytes(b"make".into())]).unwrap();
+        drop(client);
+        // Who hangs up has left.
+        let heard = HEARD.lock().unwrap().take().unwrap();
+        heard.recv_timeout(Duration::from_secs(10)).unwrap();
         let at = server.path().to_owned();
         drop(server);
         assert!(Client::connect(&at).is_err());

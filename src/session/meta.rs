@@ -1,5 +1,6 @@
 //! What a session says about itself: `meta.json`.
 
+use super::config::{LimitsConfig, PolicyConfig, QuotaConfig};
 use crate::base::{Error, Result, quote, unquote};
 use crate::layer::Features;
 use serde::de::Error as _;
@@ -86,6 +87,18 @@ pub struct Meta {
     /// The words of the last command that ran in it.
     #[serde(default)]
     pub command: Vec<PathBytes>,
+    /// How much room it may take.
+    #[serde(default)]
+    pub quota: QuotaConfig,
+    /// What its sandboxes may use of the machine.
+    #[serde(default)]
+    pub limits: LimitsConfig,
+    /// What its sandboxes see, beside the defaults.
+    #[serde(default)]
+    pub policy: PolicyConfig,
+    /// Whether no other session may have a root in or around its roots.
+    #[serde(default)]
+    pub exclusive: bool,
     /// Where a person mounted it; present while mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mountpoint: Option<PathBytes>,
@@ -136,6 +149,10 @@ mod tests {
                 features: Features { whiteout: WhiteoutForm::Prefix, xattr: false, reflink: false },
             }],
             command: vec![PathBytes(b"\"quoted".to_vec())],
+            quota: QuotaConfig { bytes: Some(super::super::Size(5)), inodes: None },
+            limits: LimitsConfig::default(),
+            policy: PolicyConfig { hide: vec!["x".into()], ..PolicyConfig::default() },
+            exclusive: true,
             mountpoint: None,
         };
         let text = serde_json::to_vec(&meta).unwrap();

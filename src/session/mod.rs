@@ -9,12 +9,15 @@ mod archive_pax;
 mod archive_read;
 mod archive_seal;
 mod archive_write;
+mod config;
 mod control;
+mod empty;
 pub mod gc;
 mod lock;
 mod meta;
 mod mounts;
 mod names;
+mod processes;
 mod recover;
 mod remove;
 mod roots;
@@ -23,10 +26,15 @@ mod usage;
 
 pub use archive::{Archived, Encryption, Header as ArchiveHeader, Key, Restore, Restored, Suspend};
 pub use archive_lower::{LowerId, LowerMatch, Sample};
-pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Seen};
+pub use config::{
+    Config, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size,
+};
+pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Place, Seen};
+pub use empty::empty_session;
 pub use lock::{Holder, Lock, Role};
 pub use meta::{META_VERSION, Meta, PathBytes, RootMeta};
 pub use mounts::{Mounted, mounted, unmount_by_helper, unmount_stale};
+pub use processes::{MARKER, Process, end_processes, processes};
 pub use recover::recover;
 pub use remove::remove_tree;
 pub use roots::{ChosenRoot, choose as choose_roots};

@@ -1,12 +1,13 @@
 //! Sessions on disk: where they are, making one, finding one, removing one.
 
 use super::archive::Archived;
+use super::config::{LimitsConfig, PolicyConfig, QuotaConfig};
 use super::lock::{self, Holder, Lock, Role};
 use super::meta::{META_VERSION, Meta, PathBytes, RootMeta};
 use super::names;
 use super::remove::remove_tree;
 use super::roots::ChosenRoot;
-use crate::base::{Errno, Error, Result, quote};
+use crate::base::{Errno, Error, ErrorKind, Result, quote};
 use crate::layer;
 use crate::sys::{dir, file};
 use std::os::fd::AsFd;
@@ -84,20 +85,25 @@ impl Store {
         self.dir.join("sessions")
     }
 
-    /// Makes a session over `roots`, with a readable random name unless one is given.
+    /// Makes a session over `roots`, with a readable random name unless one is given. An `exclusive` one reserves its
+    /// roots: while it exists no other session has a root in or around them.
     ///
     /// # Errors
-    /// `Usage` for a name that cannot be one or is taken; else as making files.
-    pub fn create(&self, name: Option<&str>, roots: &[ChosenRoot]) -> Result<Session> {
+    /// `Usage` for a name that cannot be one or is taken; `Locked` naming the session that has a root reserved, or that
+    /// has one where this one would reserve it; else as making files.
+    pub fn create(&self, name: Option<&str>, roots: &[ChosenRoot], exclusive: bool) -> Result<Session> {
         if let Some(name) = name {
             names::check(name.as_bytes())?;
         }
         let parent = self.make_dirs()?;
         self.sweep();
+        // Between the look at the others and the moment in which they see this one, nobody else may look.
+        let _alone = Lock::take(&self.dir.join("create.lock"), "store", Role::Command)?;
+        self.check_reserved(roots, exclusive)?;
         let id = names::random_hex::<16>()?;
         let temp = format!(".new-{id}");
         let path = self.sessions().join(&temp);
-        let built = self.build(&path, id, name.is_some(), roots).and_then(|meta| {
+        let built = self.build(&path, id, name.is_some(), (roots, exclusive)).and_then(|meta| {
             let mut attempt = 0;
             loop {
                 let suggested = names::suggest(attempt)?;
@@ -127,6 +133,30 @@ impl Store {
         }
     }
 
+    /// Refuses roots that lie in or around those of a session, if either is exclusive.
+    fn check_reserved(&self, roots: &[ChosenRoot], exclusive: bool) -> Result<()> {
+        for (name, session) in self.list()? {
+            let Ok(session) = session else { continue };
+            if !exclusive && !session.meta.exclusive {
+                continue;
+            }
+            let mut theirs = session.meta.roots.iter().map(|r| r.path.as_path());
+            let meets = |a: &Path| roots.iter().any(|b| a.starts_with(&b.path) || b.path.starts_with(a));
+            if let Some(taken) = theirs.find(|a| meets(a)) {
+                let shown = quote(taken.as_os_str().as_bytes());
+                let why = if session.meta.exclusive {
+                    format!("session {name} has {shown} for itself alone (--exclusive)")
+                } else {
+                    format!("session {name} has a root at {shown} already, so that it cannot be reserved")
+                };
+                return Err(Error::new(ErrorKind::Locked, why).hint(format!(
+                    "go on with it: sbx-fuse exec {name} -- CMD; or throw it away: sbx-fuse rm {name}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn make_dirs(&self) -> Result<std::os::fd::OwnedFd> {
         let mut ancestors: Vec<&Path> = self.dir.ancestors().skip(1).collect();
         ancestors.reverse();
@@ -147,7 +177,13 @@ impl Store {
     }
 
     /// Fills the new directory `path` with what a session has.
-    fn build(&self, path: &Path, id: String, named: bool, roots: &[ChosenRoot]) -> Result<Meta> {
+    fn build(
+        &self,
+        path: &Path,
+        id: String,
+        named: bool,
+        (roots, exclusive): (&[ChosenRoot], bool),
+    ) -> Result<Meta> {
         for dir in ["", "journal", "roots", "mnt"] {
             make_dir(&path.join(dir))?;
         }
@@ -174,6 +210,10 @@ impl Store {
             named,
             roots: metas,
             command: Vec::new(),
+            quota: QuotaConfig::default(),
+            limits: LimitsConfig::default(),
+            policy: PolicyConfig::default(),
+            exclusive,
             mountpoint: None,
         };
         write_meta(path, &meta)?;
@@ -279,6 +319,22 @@ impl Store {
         let trash = format!(".trash-{name}-{}", names::random_hex::<8>()?);
         file::renameat(parent.as_fd(), name.as_bytes(), parent.as_fd(), trash.as_bytes(), 0).map_err(told)?;
         remove_tree(parent.as_fd(), trash.as_bytes()).map_err(told)
+    }
+
+    /// Gives a session the name `to`; its lock must be ours.
+    ///
+    /// # Errors
+    /// `Usage` for a name that cannot be one or is taken; else as `rename(2)`.
+    pub fn rename(&self, session: Session, to: &str, _lock: &Lock) -> Result<Session> {
+        names::check(to.as_bytes())?;
+        let parent = open_dir(&self.sessions())?;
+        let (from, flags) = (session.name.as_bytes(), libc::RENAME_NOREPLACE);
+        match file::renameat(parent.as_fd(), from, parent.as_fd(), to.as_bytes(), flags) {
+            Ok(()) => Ok(Session { name: to.to_owned(), dir: self.sessions().join(to), ..session }),
+            Err(Errno::EEXIST) => Err(Error::usage(format!("there is already a session {to}"))
+                .hint("choose another name, or see: sbx-fuse ls")),
+            Err(e) => Err(Error::on_path("rename the session", &session.name, e)),
+        }
     }
 
     /// Removes what interrupted removals left. Failures are left to the next time: nobody waits for this.

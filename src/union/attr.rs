@@ -30,6 +30,7 @@ impl Union {
             || set.atime.is_some()
             || set.mtime.is_some()
         {
+            let _charge = self.charge(&[&node], 0)?;
             let base = self.copy_up(&node, Content::Keep)?;
             let _tree = self.tree.read();
             let at = self.locate_upper(&node)?;

@@ -92,6 +92,7 @@ impl Union {
     }
 
     fn make(&self, caller: &Caller, parent: NodeId, name: &[u8], make: &Make<'_>) -> Sys<Entry> {
+        let _charge = self.charge(&[&self.nodes.get(parent)?], 1)?;
         let _tree = self.tree.read();
         let dir = self.nodes.get(parent)?;
         if dir.root == TOP {

@@ -35,6 +35,7 @@ impl Union {
     /// As `unlink(2)` and `rmdir(2)`.
     pub fn leave(&self, change: &Leave) -> Sys<bool> {
         let mut stale = Vec::new();
+        self.loosen();
         let left = {
             let _tree = self.tree.write();
             self.leave_locked(change, &mut stale)?

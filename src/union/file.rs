@@ -48,6 +48,7 @@ impl Union {
     /// As `open(2)` and `pwrite(2)`; `ENOSPC` with the old file whole when a copy-up finds the disk full.
     pub fn write(&self, caller: &Caller, id: NodeId, offset: u64, bytes: &[u8]) -> Sys<usize> {
         let node = self.nodes.get(id)?;
+        let _charge = self.charge_content(&node, offset, bytes.len() as u64)?;
         let base = self.copy_up(&node, Content::Keep)?;
         let fd = self.content(&node, true)?;
         self.drop_suid(caller, &node, &fd)?;
@@ -117,6 +118,7 @@ impl Union {
     /// As `fallocate(2)`.
     pub fn fallocate(&self, caller: &Caller, id: NodeId, range: Range, mode: i32) -> Sys<()> {
         let node = self.nodes.get(id)?;
+        let _charge = self.charge_content(&node, range.offset, range.len)?;
         let base = self.copy_up(&node, Content::Keep)?;
         let fd = self.content(&node, true)?;
         self.drop_suid(caller, &node, &fd)?;
@@ -147,6 +149,7 @@ impl Union {
         len: u64,
     ) -> Sys<usize> {
         let (source, target) = (self.nodes.get(from.0)?, self.nodes.get(to.0)?);
+        let _charge = self.charge_content(&target, to.1, len)?;
         let base = self.copy_up(&target, Content::Keep)?;
         let out = self.content(&target, true)?;
         let input = self.content(&source, false)?;
@@ -190,6 +193,10 @@ impl Union {
     /// Truncates a file to `size`; `base` is what a copy-up found. Records it.
     pub(crate) fn truncate(&self, caller: &Caller, node: &Arc<Node>, size: u64) -> Sys<()> {
         let content = if size == 0 { Content::Empty } else { Content::Keep };
+        let _charge = match content {
+            Content::Keep => self.charge_content(node, size, 0)?,
+            Content::Empty => self.charge_emptying(node)?,
+        };
         let base = self.copy_up(node, content)?;
         let fd = self.content(node, true)?;
         self.drop_suid(caller, node, &fd)?;
@@ -206,10 +213,11 @@ impl Union {
     pub fn statfs(&self, id: NodeId) -> Sys<FsStat> {
         let node = self.nodes.get(id)?;
         let root = self.roots.get(usize::from(node.root)).or(self.roots.first()).ok_or(Errno::EIO)?;
-        match &root.writable {
-            Some(writable) => file::statfs(writable.upper.as_fd()),
-            None => file::statfs(root.lowers.first().ok_or(Errno::EIO)?.dir.as_fd()),
-        }
+        let figures = match &root.writable {
+            Some(writable) => file::statfs(writable.upper.as_fd())?,
+            None => file::statfs(root.lowers.first().ok_or(Errno::EIO)?.dir.as_fd())?,
+        };
+        self.limited(figures)
     }
 }
 

@@ -20,6 +20,7 @@ impl Union {
     pub fn link(&self, caller: &Caller, id: NodeId, parent: NodeId, name: &[u8]) -> Sys<Entry> {
         let node = self.nodes.get(id)?;
         let dir = self.nodes.get(parent)?;
+        let _charge = self.charge(&[&node, &dir], 0)?;
         if dir.root == TOP {
             return Err(Errno::EPERM);
         }

@@ -106,6 +106,9 @@ impl Union {
             self.listings.lock().pop(&id);
             self.unwatch(&node);
         }
+        if node.place.read().pin.is_some() {
+            self.loosen();
+        }
         let copied = node.place.read().copied;
         if let Some((dev, ino)) = copied {
             self.nodes.forget_copied(dev, ino, id);

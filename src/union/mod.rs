@@ -22,6 +22,7 @@ mod invalidate;
 mod link;
 mod lookup;
 mod node;
+mod quota;
 mod readdir;
 mod record;
 mod remove;
@@ -35,6 +36,7 @@ pub use entry::Entry;
 pub use file::Range;
 pub use invalidate::Notify;
 pub use node::NodeId;
+pub use quota::Limits;
 pub use readdir::DirItem;
 pub use view::{IdRange, Ids, View};
 
@@ -47,8 +49,8 @@ use invalidate::Watcher;
 use node::{Ident, LowerDir, Node, Table};
 use parking_lot::{Mutex, RwLock};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The node id of the mount's own root (`FUSE_ROOT_ID`, linux/fuse.h).
 pub const ROOT_ID: NodeId = 1;
@@ -148,6 +150,7 @@ pub struct Union {
     hidden: Vec<(u64, u64)>,
     multi_user: bool,
     view: View,
+    quota: OnceLock<quota::Quota>,
     temp_seq: AtomicU64,
     /// Set when upper and journal may disagree; the journal is then not closed as clean.
     degraded: AtomicBool,
@@ -187,6 +190,7 @@ impl Union {
             hidden: config.hidden,
             multi_user: config.multi_user,
             view: config.view,
+            quota: OnceLock::new(),
             temp_seq: AtomicU64::new(1),
             degraded: AtomicBool::new(false),
         });

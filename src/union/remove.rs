@@ -18,6 +18,7 @@ impl Union {
     /// # Errors
     /// `ENOENT`, `EISDIR`, or as `unlink(2)`.
     pub fn unlink(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Sys<()> {
+        let _charge = self.charge_entry(parent, name, None)?;
         let _tree = self.tree.read();
         let dir = self.removable_parent(parent)?;
         let name = Name::new(name)?;
@@ -48,6 +49,7 @@ impl Union {
     /// # Errors
     /// `ENOTEMPTY`, `ENOENT`, `ENOTDIR`, or as `rmdir(2)`.
     pub fn rmdir(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Sys<()> {
+        let _charge = self.charge_entry(parent, name, None)?;
         let _tree = self.tree.read();
         let dir = self.removable_parent(parent)?;
         let name = Name::new(name)?;

@@ -60,6 +60,7 @@ impl Union {
             return Err(Errno::EINVAL);
         }
         let (dir, to_dir) = (self.nodes.get(parent)?, self.nodes.get(to_parent)?);
+        let _charge = self.charge_entry(parent, name, Some(&to_dir))?;
         if dir.root == TOP || to_dir.root == TOP {
             return Err(Errno::EBUSY);
         }

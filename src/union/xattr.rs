@@ -84,6 +84,7 @@ impl Union {
         if layer::is_private(name) || node.root == TOP {
             return Err(Errno::EPERM);
         }
+        let _charge = self.charge_xattr(&node)?;
         let base = self.copy_up(&node, Content::Keep)?;
         let _tree = self.tree.read();
         change(self.locate_upper(&node)?.handle()?.as_fd())?;

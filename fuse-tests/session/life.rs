@@ -1,0 +1,143 @@
+//! Made, used by several commands at once, stopped, reset, renamed, thrown away.
+
+use crate::world::{World, said, until};
+
+/// A command that says it runs and goes on until `stop` is there.
+fn waiting(file: &str) -> String {
+    format!("echo 1 > {file}; while ! [ -e stop ]; do sleep 0.05; done")
+}
+
+pub fn from_new_to_rm() {
+    let w = World::new();
+    assert_eq!(w.ok(&["new", "s"]), "s\n");
+    assert_eq!(w.state("s"), "resting");
+    assert!(w.fails(2, &["new", "s"]).contains("already a session s"));
+    assert_eq!(w.run(&["exec", "s", "--", "sh", "-c", "echo x > new; exit 7"]).0, 7);
+    assert_eq!(w.ok(&["exec", "s", "--", "cat", "new"]), "x\n");
+    assert_eq!(w.state("s"), "resting");
+    assert_eq!(w.run(&["exec", "nosuch", "true"]).0, 125);
+    w.fails(2, &["rm", "s"]);
+    w.ok(&["rm", "-y", "s"]);
+    assert!(w.fails(2, &["stop", "s"]).contains("no session s"));
+    let name = w.ok(&["new"]);
+    w.ok(&["exec", name.trim(), "true"]);
+    assert_eq!(w.state(name.trim()), "resting", "a session that was asked for was thrown away");
+}
+
+pub fn several_commands_share_a_running_session() {
+    let w = World::new();
+    let first = w.start(&["run", "-s", "s", "--", "sh", "-c", &waiting("first")]);
+    until("the first runs", || w.run(&["exec", "s", "--", "cat", "first"]).0 == 0);
+    let second = w.start(&["exec", "s", "--", "sh", "-c", &format!("{}; echo end > end", waiting("second"))]);
+    until("the second runs", || w.run(&["exec", "s", "--", "test", "-e", "second"]).0 == 0);
+    assert_eq!(w.state("s"), "running");
+    let ps = w.json(&["ps", "-s", "s", "--json"]);
+    let shells = ps.as_array().unwrap().iter().filter(|p| p["comm"] == "sh").count();
+    assert_eq!(shells, 2, "{ps}");
+    // The first ends; its server stays for the second.
+    w.ok(&["exec", "s", "--", "sh", "-c", "kill -0 1; touch stop"]);
+    for child in [first, second] {
+        let (code, out, err) = said(&child.wait_with_output().unwrap());
+        assert_eq!(code, 0, "{out}{err}");
+    }
+    assert_eq!(w.ok(&["exec", "s", "--", "cat", "first", "second", "end"]), "1\n1\nend\n");
+    assert!(!w.at("home/project/first").exists(), "it reached the real tree");
+    w.ok(&["verify", "-s", "s"]);
+    // The journal names the commands.
+    let log = w.ok(&["log", "-s", "s"]);
+    assert!(log.contains("end"), "{log}");
+}
+
+pub fn a_mounted_session_takes_commands() {
+    let w = World::new();
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().unwrap();
+    w.ok(&["mount", "-s", "s", mnt]);
+    assert_eq!(w.state("s"), "mounted");
+    w.ok(&["exec", "s", "--", "sh", "-c", "echo y >> a.txt"]);
+    assert_eq!(w.read("mnt/a.txt"), "one\ny\n");
+    let mut child = w.start(&["exec", "s", "--", "sh", "-c", &waiting("busy")]);
+    until("it runs", || w.at("mnt/busy").exists());
+    assert!(w.fails(4, &["umount", "s"]).contains("sbx-fuse stop s"));
+    w.ok(&["stop", "s"]);
+    child.wait().unwrap();
+    assert_eq!(w.state("s"), "resting");
+    assert!(!w.at("mnt/a.txt").exists());
+    assert_eq!(w.read("home/project/a.txt"), "one\n");
+}
+
+pub fn stop_ends_daemons_too() {
+    let w = World::new();
+    let daemon = "setsid -f sh -c 'trap \"\" TERM HUP; echo 1 > up; while :; do sleep 0.05; echo >> alive; done'; \
+                  sleep 1000";
+    let child = w.start(&["run", "-s", "s", "--", "sh", "-c", daemon]);
+    until("the daemon runs", || w.run(&["exec", "s", "--", "test", "-e", "alive"]).0 == 0);
+    assert!(w.ok(&["ps", "-s", "s"]).contains("sleep 1000"));
+    assert!(w.json(&["ps", "-s", "s", "--json"]).as_array().unwrap().len() >= 3);
+    w.ok(&["stop", "--grace", "1", "s"]);
+    let (code, _, err) = said(&child.wait_with_output().unwrap());
+    assert!(code > 128, "{code} {err}");
+    assert_eq!(w.ok(&["ps", "-s", "s"]), "");
+    assert_eq!(w.state("s"), "resting");
+    let upper = w.upper("s").join("alive");
+    let before = std::fs::metadata(&upper).unwrap().len();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(std::fs::metadata(&upper).unwrap().len(), before, "the daemon goes on writing");
+    assert!(w.run(&["stop", "s"]).2.contains("rests already"));
+    w.ok(&["verify", "-s", "s"]);
+}
+
+pub fn reset_hard_makes_a_session_as_new() {
+    let w = World::new();
+    w.ok(&["run", "-s", "s", "--", "sh", "-c", "echo x > new; rm a.txt; mv dir moved"]);
+    w.ok(&["reset", "s"]);
+    assert_eq!(w.ok(&["exec", "s", "cat", "new"]), "x\n");
+    w.fails(2, &["reset", "--hard", "s"]);
+    assert_eq!(w.ok(&["exec", "s", "cat", "new"]), "x\n");
+    w.ok(&["reset", "--hard", "-y", "s"]);
+    assert_eq!(w.ok(&["changes", "-s", "s"]), "");
+    assert_eq!(w.ok(&["log", "-s", "s"]), "");
+    assert_eq!(w.ok(&["exec", "s", "--", "sh", "-c", "ls; cat a.txt"]), "a.txt\ndir\none\n");
+    w.ok(&["verify", "-s", "s"]);
+}
+
+pub fn a_renamed_session_keeps_what_it_has() {
+    let w = World::new();
+    w.ok(&["run", "-s", "s", "--", "sh", "-c", "echo x > new"]);
+    w.ok(&["new", "other"]);
+    w.fails(2, &["rename", "s", "other"]);
+    w.fails(2, &["rename", "s", "../x"]);
+    w.ok(&["rename", "s", "t"]);
+    assert_eq!(w.ok(&["exec", "t", "cat", "new"]), "x\n");
+    w.fails(2, &["rename", "s", "u"]);
+    let child = w.start(&["exec", "t", "--", "sh", "-c", &waiting("up")]);
+    until("it runs", || w.run(&["exec", "t", "test", "-e", "up"]).0 == 0);
+    w.fails(4, &["rename", "t", "u"]);
+    w.ok(&["exec", "t", "touch", "stop"]);
+    assert_eq!(said(&child.wait_with_output().unwrap()).0, 0);
+    assert!(w.at("home/project/a.txt").exists());
+}
+
+pub fn states_are_told_with_reason_and_way_out() {
+    let w = World::new();
+    w.ok(&["run", "-s", "s", "--", "sh", "-c", "echo x > new"]);
+    let show = w.json(&["show", "s", "--json"]);
+    assert_eq!((&show["state"], &show["processes"]), (&"resting".into(), &0.into()), "{show}");
+    assert!(show["way_out"].as_str().unwrap().contains("exec s"), "{show}");
+    let mut child = w.start(&["exec", "s", "--", "sleep", "1000"]);
+    until("it runs", || w.json(&["show", "s", "--json"])["processes"] == 1);
+    let show = w.ok(&["show", "s"]);
+    assert!(show.contains("running (pid ") && show.contains("sbx-fuse stop s"), "{show}");
+    // A server that died leaves a session that any command can use.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("nobody has it", || w.state("s") == "resting");
+    until("nothing runs on", || w.json(&["show", "s", "--json"])["processes"] == 0);
+    assert_eq!(w.ok(&["exec", "s", "cat", "new"]), "x\n");
+    std::fs::rename(w.at("home/project"), w.at("home/elsewhere")).unwrap();
+    std::fs::create_dir(w.at("home/project")).unwrap();
+    std::fs::remove_dir(w.at("home/project")).unwrap();
+    let ls = w.sbx(&["ls"]).current_dir(w.at("home")).output().unwrap();
+    let (_, out, _) = said(&ls);
+    assert!(out.contains("broken") && out.contains("is gone") && out.contains("sbx-fuse rm s"), "{out}");
+}

@@ -1,0 +1,52 @@
+//! Sessions as a person without privileges meets them: their life, their processes, their limits, through the binary.
+
+// As in a test module, which this harness is not for the compiler.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod life;
+mod policy;
+mod quota;
+mod world;
+
+use libtest_mimic::{Arguments, Trial};
+use std::process::ExitCode;
+
+const BUILT: &str = env!("CARGO_BIN_EXE_sbx-fuse");
+
+/// A test by the name of its function.
+macro_rules! trials {
+    ($($module:ident :: $name:ident),* $(,)?) => {
+        vec![$(Trial::test(concat!(stringify!($module), "::", stringify!($name)), || {
+            $module::$name();
+            Ok(())
+        })),*]
+    };
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = support::as_unprivileged(BUILT) {
+        return code;
+    }
+    let trials = trials![
+        life::from_new_to_rm,
+        life::several_commands_share_a_running_session,
+        life::a_mounted_session_takes_commands,
+        life::stop_ends_daemons_too,
+        life::reset_hard_makes_a_session_as_new,
+        life::states_are_told_with_reason_and_way_out,
+        life::a_renamed_session_keeps_what_it_has,
+        policy::secrets_are_hidden_by_default,
+        policy::secrets_of_the_environment_are_dropped,
+        policy::reserved_roots_are_refused_to_others,
+        policy::overlapping_changes_are_told,
+        policy::no_hostile_way_out_succeeds,
+        quota::bytes_are_refused_before_they_are_written,
+        quota::inodes_are_limited_and_given_back,
+        quota::usage_is_that_of_du_after_a_random_workload,
+        quota::the_configuration_gives_the_default_and_a_mistake_is_told,
+    ];
+    libtest_mimic::run(&Arguments { test_threads: Some(2), ..Arguments::from_args() }, trials).exit_code()
+}

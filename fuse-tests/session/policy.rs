@@ -1,0 +1,143 @@
+//! What a sandbox sees and inherits, which roots are reserved, and the ways out that are closed.
+
+use crate::world::World;
+
+pub fn secrets_are_hidden_by_default() {
+    let w = World::new();
+    for dir in ["home/.ssh", "home/.aws", "home/project/private"] {
+        std::fs::create_dir(w.at(dir)).unwrap();
+        w.write(&format!("{dir}/key"), "secret\n");
+    }
+    w.write("home/.netrc", "secret\n");
+    let script = "cat ~/.ssh/key ~/.aws/key ~/.netrc private/key 2>/dev/null; ls -A ~/.ssh; true";
+    let out = w.ok(&["run", "-s", "s", "--hide", "private", "--", "sh", "-c", script]);
+    assert_eq!(out, "");
+    // In a root it is not there at all.
+    let home = w.at("home");
+    let home = home.to_str().unwrap();
+    let script = "cd ~; ls -Ad .ssh .netrc .aws 2>/dev/null; cat .aws/key";
+    let out = w.ok(&["run", "--rm", "--root", home, "--show", "~/.aws", "--", "sh", "-c", script]);
+    assert_eq!(out, ".aws\nsecret\n");
+    // What was given is kept with the session.
+    assert_ne!(w.run(&["exec", "s", "--", "cat", "private/key"]).0, 0);
+    assert!(w.fails(125, &["run", "--hide", "nosuch", "true"]).contains("cannot be hidden"));
+    assert!(!w.at("home/.gnupg").exists(), "something was made on the host");
+}
+
+pub fn secrets_of_the_environment_are_dropped() {
+    let w = World::new();
+    let env = |args: &[&str]| {
+        let mut command = w.sbx(args);
+        command.env("MY_TOKEN", "t").env("MY_COLOR", "c");
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{}", out.stderr.escape_ascii());
+        String::from_utf8(out.stdout).unwrap()
+    };
+    // Process 1 of the sandbox must not have it either.
+    let script = "env; tr '\\0' '\\n' < /proc/1/environ";
+    let out = env(&["run", "--rm", "--", "sh", "-c", script]);
+    assert!(
+        !out.contains("MY_TOKEN") && out.contains("MY_COLOR=c") && out.contains("SBX_FUSE_SESSION="),
+        "{out}"
+    );
+    let out = env(&["run", "--rm", "--env", "MY_TOKEN", "--env", "X=1", "--", "env"]);
+    assert!(out.contains("MY_TOKEN=t\n") && out.contains("X=1\n"), "{out}");
+    let out = env(&["run", "--rm", "--env-clear", "--", "env"]);
+    assert!(!out.contains("MY_COLOR") && out.contains("HOME="), "{out}");
+}
+
+pub fn reserved_roots_are_refused_to_others() {
+    let w = World::new();
+    w.ok(&["new", "s", "--exclusive"]);
+    for root in [".", "dir", ".."] {
+        let err = w.fails(4, &["new", "--root", root]);
+        assert!(err.contains("session s has"), "{err}");
+    }
+    std::os::unix::fs::symlink(w.at("home/project/dir"), w.at("home/link")).unwrap();
+    w.fails(4, &["new", "--root", "../link"]);
+    assert_eq!(w.run(&["run", "-s", "t", "true"]).0, 125);
+    w.ok(&["rm", "-y", "s"]);
+    w.ok(&["new", "t", "--root", "dir"]);
+    w.fails(4, &["new", "u", "--exclusive"]);
+    w.ok(&["rm", "-y", "t"]);
+    // Of many at once one gets it.
+    let all: Vec<_> = (0..8).map(|i| w.start(&["new", &format!("r{i}"), "--exclusive"])).collect();
+    let codes: Vec<_> = all.into_iter().map(|mut c| c.wait().unwrap().code().unwrap()).collect();
+    assert_eq!(codes.iter().filter(|c| **c == 0).count(), 1, "{codes:?}");
+    assert_eq!(codes.iter().filter(|c| **c == 4).count(), 7, "{codes:?}");
+}
+
+pub fn overlapping_changes_are_told() {
+    let w = World::new();
+    w.ok(&["run", "-s", "s", "--", "sh", "-c", "echo s >> a.txt; echo s > s"]);
+    assert!(!w.ok(&["status", "-s", "s"]).contains("overlap"));
+    w.ok(&["run", "-s", "t", "--", "sh", "-c", "echo t >> a.txt; echo t > t"]);
+    let status = w.ok(&["status", "-s", "s"]);
+    assert!(status.contains("overlap  session t changed 1 path") && status.contains("a.txt"), "{status}");
+    let (code, _, err) = w.run(&["apply", "-y", "-s", "s"]);
+    assert!(code == 0 && err.contains("session t changed 1 path"), "{code} {err}");
+}
+
+/// Each line is a way out; it says its name when it succeeds.
+const HOSTILE: &str = r#"
+import ctypes, fcntl, os, signal, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def way(name, attempt):
+    try:
+        r = attempt()
+        if r != -1: print(name, flush=True)
+    except OSError: pass
+state, run, pid, home = sys.argv[1:5]
+pid = int(pid)
+def push():
+    for fd in (0, 1, 2):
+        for request in (0x5412, 0x5412 | 1 << 32, 0x541c):
+            if libc.syscall(16, fd, ctypes.c_ulong(request), b"x") == 0: return 0
+            if ctypes.get_errno() not in (1, 25): return 0
+    return -1
+way("tiocsti", push)
+way("write outside", lambda: open(home + "/outside", "w"))
+way("write /usr", lambda: open("/usr/outside", "w"))
+way("state", lambda: os.stat(state + "/sessions"))
+way("state made anew", lambda: os.listdir(state) or -1)
+way("sockets", lambda: os.listdir(run) or -1)
+way("kill", lambda: os.kill(pid, 0))
+way("ptrace", lambda: libc.ptrace(16, pid, 0, 0))
+way("proc of outside", lambda: os.stat("/proc/%d/root" % pid))
+way("mount", lambda: libc.mount(b"none", b"/tmp", b"tmpfs", 0, None))
+way("remount", lambda: libc.mount(None, b"/", None, 32 | 4096, None))
+way("umount root", lambda: libc.umount2(os.getcwd().encode(), 2))
+way("chroot", lambda: os.chroot("/tmp"))
+way("setuid", lambda: os.setuid(0))
+way("open by handle", lambda: libc.syscall(304, 3, b"\0" * 16, 0))
+way("sysrq", lambda: open("/proc/sysrq-trigger", "w"))
+way("core pattern", lambda: open("/proc/sys/kernel/core_pattern", "w"))
+way("network", lambda: socket.create_connection(("127.0.0.1", 22), 1))
+way("host abstract sockets", lambda: [l for l in open("/proc/net/unix").read().split("\n")[1:] if "@" in l] or -1)
+way("parent of init", lambda: os.listdir("/proc/1/root/root") or -1)
+way("new privileges", lambda: libc.prctl(39, 0, 0, 0, 0) == 1 and -1 or 0)
+print("done")
+"#;
+
+pub fn no_hostile_way_out_succeeds() {
+    let w = World::new();
+    let (state, run, home) = (w.at("home/.local/state/sbx-fuse"), w.at("run/sbx-fuse"), w.at("home"));
+    let pid = std::process::id().to_string();
+    let args = [state.to_str().unwrap(), run.to_str().unwrap(), &pid, home.to_str().unwrap()];
+    let mut command = vec!["run", "-s", "s", "--", "python3", "-c", HOSTILE];
+    command.extend(args);
+    // The home lies in a /tmp that is the sandbox's own, and so may be written to there.
+    let out = w.ok(&command);
+    assert_eq!(out.replace("write outside\n", ""), "done\n");
+    assert!(!w.at("home/outside").exists());
+    // Also a command that joins.
+    command.splice(0..3, ["exec", "s"]);
+    let out = w.ok(&command);
+    assert_eq!(out.replace("write outside\n", ""), "done\n");
+    // And where the whole home, with the state directory in it, is a root.
+    let mut command = vec!["run", "--rm", "--root", home.to_str().unwrap(), "--", "python3", "-c", HOSTILE];
+    command.extend(args);
+    let out = w.ok(&command);
+    assert_eq!(out.replace("write outside\n", ""), "done\n");
+    assert!(!w.at("home/outside").exists());
+}

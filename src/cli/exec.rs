@@ -1,0 +1,60 @@
+//! `sbx-fuse exec` and `sbx-fuse shell`: one more command in a session that exists.
+
+use super::job::{self, Confine, Job};
+use super::output;
+use crate::base::{Error, Result};
+use crate::sandbox::Inherited;
+use crate::session::Store;
+use clap::Args;
+use std::ffi::OsString;
+
+/// Run one more command in a session, be it running, mounted or resting
+///
+/// Several can run at once; all see the same files. The session is not thrown away at the end.
+#[derive(Debug, Args)]
+pub(super) struct ExecArgs {
+    /// The session
+    name: String,
+    #[command(flatten)]
+    confine: Confine,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Open a shell in a session
+///
+/// It is $SHELL, or /bin/sh.
+#[derive(Debug, Args)]
+pub(super) struct ShellArgs {
+    /// The session
+    name: String,
+    #[command(flatten)]
+    confine: Confine,
+}
+
+pub(super) fn run(args: ExecArgs) -> Result<u8> {
+    enter(&args.name, args.confine, args.command)
+}
+
+pub(super) fn shell(args: ShellArgs) -> Result<u8> {
+    let shell = std::env::var_os("SHELL").filter(|s| !s.is_empty()).unwrap_or_else(|| "/bin/sh".into());
+    enter(&args.name, args.confine, vec![shell])
+}
+
+fn enter(name: &str, confine: Confine, command: Vec<OsString>) -> Result<u8> {
+    let inherited = Inherited::note();
+    let store = Store::open()?;
+    let session = store.get(name)?;
+    let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+    let job = Job { confine, command, cwd, inherited };
+    let (code, summary) = job::enter(&job, &store, session)?;
+    match summary {
+        Some((_, 0)) => output::note(&format!("no changes in session {name}")),
+        Some((summary, _)) => {
+            output::note(&format!("{summary} in session {name}; see: sbx-fuse diff -s {name}"));
+        }
+        None => {}
+    }
+    Ok(code)
+}

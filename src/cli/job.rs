@@ -1,0 +1,290 @@
+//! A command in a session's sandbox: as its server, or joining the server that is there.
+
+use super::allowance;
+use super::changes::summary;
+use super::context::{self, root_dirs, settle_down};
+use super::mounting::{self, Way};
+use super::output;
+use super::serve::{ENDING, Served, What, runtime_dir};
+use crate::base::{Error, ErrorKind, Result, quote};
+use crate::review;
+use crate::sandbox::{self, Bind, EnvRules, Inherited, Outcome, Spec, bwrap_missing, find_program};
+use crate::session::{Client, Config, Lock, MARKER, PathBytes, Place, Role, Session, Store, mounted};
+use clap::Args;
+use parking_lot::Mutex;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The exit code when the command does not exist.
+const NOT_FOUND: u8 = 127;
+
+/// How long a session that is just ending or just held by another command is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Sockets of services that would act on the host for whoever may connect to them.
+const SERVICES: [&str; 8] = [
+    "/run/docker.sock",
+    "/run/podman/podman.sock",
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/run/dbus/system_bus_socket",
+    "/run/snapd.socket",
+    "/run/libvirt/libvirt-sock",
+    "/var/lib/lxd/unix.socket",
+];
+
+/// How a command is confined.
+#[derive(Debug, Args)]
+pub(super) struct Confine {
+    /// Let the command use the network
+    #[arg(long)]
+    net: bool,
+    /// Give the command no variable but PATH, HOME and the like, and those named with --env
+    #[arg(long)]
+    env_clear: bool,
+    /// Set a variable, or let one through that looks like a secret; may be given several times
+    #[arg(long = "env", value_name = "KEY[=VALUE]")]
+    env: Vec<OsString>,
+}
+
+/// What to run.
+pub(super) struct Job {
+    /// How it is confined.
+    pub(super) confine: Confine,
+    /// The command and its arguments; not empty.
+    pub(super) command: Vec<OsString>,
+    /// Where it shall run, if the sandbox has that.
+    pub(super) cwd: PathBuf,
+    /// What it inherits from our caller.
+    pub(super) inherited: Inherited,
+}
+
+/// The exit code, and what changed: the summary and how many changes that is.
+pub(super) type Done = (u8, (String, usize));
+
+/// Serves the session, whose lock is ours, and runs the job in it. Commands that join meanwhile are waited for.
+///
+/// # Errors
+/// When the session cannot be served or the sandbox cannot be made.
+pub(super) fn host(job: &Job, store: &Store, session: &mut Session, lock: &mut Lock) -> Result<Done> {
+    let root_paths: Vec<PathBuf> = session.roots().map(|r| r.lower_dir().to_owned()).collect();
+    let distrusted: Vec<&Path> = root_paths.iter().map(PathBuf::as_path).collect();
+    let bwrap = find_program("bwrap", &distrusted).ok_or_else(bwrap_missing)?;
+    let way = mounting::for_run(&distrusted)?;
+    let dirs = root_dirs(session)?;
+    output::notes(&settle_down(session, lock, &dirs)?.1);
+    session.meta.command = words(&job.command);
+    session.save_meta()?;
+    if matches!(way, Way::Direct { own: true }) {
+        sandbox::enter()?;
+    }
+    let mountpoint = session.mountpoint_dir();
+    let spec = spec(job, store, session, &mountpoint)?;
+    let what = What { session, mountpoint: &mountpoint, way, allow_other: false };
+    let served = Served::start(&what, lock, store)?;
+    let code = run_in_sandbox(&bwrap, &spec, job.inherited, &Hosted { served: &served, spec: &spec });
+    let name = &session.name;
+    served.close(|guests| {
+        let guests = output::count(guests, "other command runs", "other commands run");
+        output::note(&format!(
+            "{guests} in session {name}, which ends with the last; see: sbx-fuse ps -s {name}"
+        ));
+    });
+    served.finish()?;
+    let code = code?;
+    let folded = crate::journal::fold_dir(&session.journal_dir())?;
+    let set = review::settle(&dirs, &folded.set)?;
+    Ok((code, (summary(&set), set.len())))
+}
+
+/// Runs the job in a session that exists, whatever its state. `None` of a summary when the session goes on living
+/// without us.
+///
+/// # Errors
+/// As [`host`]; `Locked` when another command has the session.
+pub(super) fn enter(job: &Job, store: &Store, mut session: Session) -> Result<(u8, Option<(String, usize)>)> {
+    let start = Instant::now();
+    loop {
+        let tried = match context::connect(&session)? {
+            Some(mut client) => match client.join() {
+                Ok(place) => return guest(job, store, &session, client, &place).map(|code| (code, None)),
+                // Its lock is free in a moment.
+                Err(e) if e.hint.as_deref() == Some(ENDING) => e,
+                Err(e) => return Err(e),
+            },
+            None => match session.lock_as(Role::Server) {
+                Ok(mut lock) => {
+                    return host(job, store, &mut session, &mut lock).map(|(code, sum)| (code, Some(sum)));
+                }
+                // Somebody was faster, and may be a server that we can join.
+                Err(e) if e.kind == ErrorKind::Locked => e,
+                Err(e) => return Err(e),
+            },
+        };
+        if start.elapsed() > PATIENCE {
+            return Err(tried);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Runs the job on the view of a live session. The session lives as long as `client`.
+fn guest(job: &Job, store: &Store, session: &Session, client: Client, place: &Place) -> Result<u8> {
+    let distrusted: Vec<PathBuf> = session.roots().map(|r| r.lower_dir().to_owned()).collect();
+    let distrusted: Vec<&Path> = distrusted.iter().map(PathBuf::as_path).collect();
+    let bwrap = find_program("bwrap", &distrusted).ok_or_else(bwrap_missing)?;
+    if place.own {
+        sandbox::join(place.pid)?;
+    }
+    let at = place.mountpoint.as_path();
+    let source = session.fsname();
+    // Were the view not there, the command would write to the directory beneath.
+    if !mounted()?.iter().any(|m| m.at == at && m.source == source.as_bytes()) {
+        return Err(Error::failure(format!("the view of session {} is not mounted any more", session.name))
+            .hint(format!("end it with: sbx-fuse stop {}", session.name)));
+    }
+    let spec = spec(job, store, session, at)?;
+    let client = Mutex::new(client);
+    run_in_sandbox(&bwrap, &spec, job.inherited, &Guest { client: &client, spec: &spec })
+}
+
+fn words(command: &[OsString]) -> Vec<PathBytes> {
+    command.iter().map(|w| PathBytes(w.as_bytes().to_vec())).collect()
+}
+
+/// What the session that we serve learns of the command.
+struct Hosted<'a> {
+    served: &'a Served,
+    spec: &'a Spec,
+}
+
+impl sandbox::Events for Hosted<'_> {
+    fn started(&self, pid: u32) {
+        self.served.begin_command(pid, self.spec.argv.iter().map(|w| w.as_bytes()));
+    }
+
+    fn ready(&self) {
+        self.served.hand_over();
+    }
+}
+
+/// What another's server learns of the command.
+struct Guest<'a> {
+    client: &'a Mutex<Client>,
+    spec: &'a Spec,
+}
+
+impl sandbox::Events for Guest<'_> {
+    fn started(&self, pid: u32) {
+        if let Err(e) = self.client.lock().begin_command(pid, &words(&self.spec.argv)) {
+            output::note(&format!("the journal will not name the command: {e}"));
+        }
+    }
+
+    fn ready(&self) {}
+}
+fn run_in_sandbox(
+    bwrap: &Path,
+    spec: &Spec,
+    inherited: Inherited,
+    events: &dyn sandbox::Events,
+) -> Result<u8> {
+    let outcome = sandbox::run(bwrap, spec, inherited, events)?;
+    let code = match outcome {
+        Outcome::Exited(code) => code,
+        Outcome::NotStarted(code) => {
+            return Err(Error::failure(format!("bwrap could not make the sandbox (it ended with {code})"))
+                .hint("see what it said above, and: sbx-fuse doctor"));
+        }
+    };
+    let at = spec.argv.first().map(|c| spec.cwd.join(c)).unwrap_or_default();
+    let is_path = spec.argv.first().is_some_and(|c| c.as_bytes().contains(&b'/'));
+    if code == NOT_FOUND && is_path && !spec.sees(&at) && at.symlink_metadata().is_ok() {
+        output::note(&format!(
+            "hint: {} lies in a directory that is private in the sandbox; make it visible with --root",
+            quote(at.as_os_str().as_bytes())
+        ));
+    }
+    Ok(code)
+}
+
+fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec> {
+    let cwd = job.cwd.as_path();
+    let program = std::env::current_exe().map_err(|e| Error::sys("find our own program", e))?;
+    let single = session.meta.roots.len() == 1;
+    let from = |name: &PathBytes| if single { mnt.to_owned() } else { mnt.join(name.as_path()) };
+    let binds: Vec<Bind> =
+        session.roots().map(|r| Bind { from: from(&r.meta().name), to: r.lower_dir().to_owned() }).collect();
+    // What is not there, or cannot be reached, need not be hidden.
+    let real = |p: PathBuf| p.canonicalize().ok();
+    let state = real(store.dir().to_owned());
+    let sockets = runtime_dir().and_then(real);
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
+    let uid = crate::sys::process::effective_ids().0;
+    let usual = PathBuf::from(format!("/run/user/{uid}"));
+    let allowed = allowance::effective(session)?;
+    if job.confine.net && allowed.network.forbid {
+        return Err(
+            Error::usage("the configuration forbids the network (network.forbid)").hint("leave --net out")
+        );
+    }
+    let secrets = allowance::hidden(session, &allowed)?;
+    let hidden_in_view: Vec<PathBuf> =
+        state.into_iter().chain(sockets).chain(secrets.iter().cloned()).collect();
+    let runtimes = runtime.into_iter().chain([usual]).filter_map(real);
+    let hidden = hidden_in_view.iter().cloned().chain(runtimes).collect();
+    let services = SERVICES.iter().filter_map(|s| real(PathBuf::from(s)));
+    // In a root the view hides them; elsewhere a file can only be covered.
+    let in_root = |p: &Path| binds.iter().any(|b| p.starts_with(&b.to));
+    let is_file = |p: &PathBuf| p.symlink_metadata().is_ok_and(|m| !m.is_dir());
+    let masked = services.chain(secrets.into_iter().filter(|p| is_file(p) && !in_root(p))).collect();
+    let mut spec = Spec {
+        binds,
+        hidden,
+        hidden_in_view,
+        masked,
+        cwd: cwd.to_owned(),
+        net: job.confine.net,
+        env: environment(&job.confine, &allowed, session)?,
+        marker: (MARKER.into(), OsString::from(&session.meta.id)),
+        program,
+        argv: job.command.clone(),
+    };
+    if !spec.sees(cwd) {
+        // Nothing is at this path in the sandbox.
+        let first = session.roots().next().map(|r| r.lower_dir().to_owned());
+        spec.cwd = first.unwrap_or_else(|| PathBuf::from("/"));
+        output::note(&format!(
+            "{} is not visible in the sandbox; running in {}",
+            quote(cwd.as_os_str().as_bytes()),
+            quote(OsStr::as_bytes(spec.cwd.as_os_str()))
+        ));
+    }
+    Ok(spec)
+}
+
+/// What the command inherits, what was asked for, and what tells it where it is.
+fn environment(confine: &Confine, config: &Config, session: &Session) -> Result<Vec<(OsString, OsString)>> {
+    let mut rules = EnvRules {
+        clear: confine.env_clear || config.env.clear,
+        keep: config.env.keep.iter().map(OsString::from).collect(),
+        drop: config.env.drop.clone(),
+        set: Vec::new(),
+    };
+    for word in &confine.env {
+        let bytes = word.as_bytes();
+        match bytes.iter().position(|&b| b == b'=') {
+            Some(0) => return Err(Error::usage(format!("--env {} names no variable", quote(bytes)))),
+            Some(at) => {
+                let (key, value) = (OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..]));
+                rules.set.push((key.to_owned(), value.to_owned()));
+            }
+            None => rules.keep.push(word.clone()),
+        }
+    }
+    rules.set.push(("SBX_FUSE_SESSION".into(), OsString::from(&session.name)));
+    rules.set.push(("SESSION_ID".into(), OsString::from(&session.meta.id)));
+    Ok(rules.apply(std::env::vars_os()))
+}

@@ -1,0 +1,42 @@
+//! `sbx-fuse new`: a session made, with nothing running in it.
+
+use super::allowance::AllowanceArgs;
+use super::output::Out;
+use crate::base::{Error, Result};
+use crate::session::{Store, choose_roots};
+use clap::Args;
+use std::path::PathBuf;
+
+/// Make a session, for `exec`, `shell` or `mount` to use
+///
+/// Prints its name.
+#[derive(Debug, Args)]
+pub(super) struct NewArgs {
+    /// Its name [default: a readable random one]
+    name: Option<String>,
+    /// A directory that commands may write to; may be given several times [default: the enclosing git work tree, else
+    /// the current directory]
+    #[arg(long = "root", value_name = "PATH")]
+    roots: Vec<PathBuf>,
+    #[command(flatten)]
+    allowance: AllowanceArgs,
+}
+
+pub(super) fn run(args: NewArgs) -> Result<u8> {
+    let store = Store::open()?;
+    let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let roots = choose_roots(&args.roots, &cwd, home.as_deref(), store.dir())?;
+    let mut session = store.create(args.name.as_deref(), &roots, args.allowance.exclusive)?;
+    // It was asked for as such, so that a run without changes does not throw it away.
+    if !session.meta.named {
+        let _lock = session.lock()?;
+        session.meta.named = true;
+        session.save_meta()?;
+    }
+    args.allowance.keep(&mut session)?;
+    let mut out = Out::new();
+    out.line(&session.name)?;
+    out.flush()?;
+    Ok(0)
+}

@@ -1,0 +1,127 @@
+//! What a session is doing, why, and what to do about it.
+
+use crate::base::{Errno, Result};
+use crate::session::{Holder, Role, Session};
+use crate::sys::file;
+use serde::Serialize;
+
+/// What a session is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    /// A command runs in it.
+    Running,
+    /// It is mounted for people to use.
+    Mounted,
+    /// Nobody has it.
+    Resting,
+    /// Its files are in an archive.
+    Archived,
+    /// It cannot be read or used.
+    Broken,
+}
+
+/// A state with its reason and the way out of it, half a sentence each.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Told {
+    /// The state.
+    pub(super) state: State,
+    /// The process id of its server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pid: Option<u32>,
+    /// Why it is in that state.
+    pub(super) why: String,
+    /// What leads out of it.
+    pub(super) way_out: String,
+}
+
+impl State {
+    /// The word for it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            State::Running => "running",
+            State::Mounted => "mounted",
+            State::Resting => "resting",
+            State::Archived => "archived",
+            State::Broken => "broken",
+        }
+    }
+}
+
+impl Told {
+    /// The state of a session.
+    ///
+    /// # Errors
+    /// When its lock file cannot be opened.
+    pub(super) fn of(session: &Session) -> Result<Told> {
+        let name = &session.name;
+        let holder: Option<Holder> = session.holder()?.filter(|h| h.role == Role::Server);
+        let pid = holder.as_ref().map(|h| h.pid);
+        let told = |state, why: String, way_out: String| Told { state, pid, why, way_out };
+        if let Some(archive) = &session.archived {
+            return Ok(match archive.on_disk() {
+                Some(_) => told(
+                    State::Archived,
+                    "its files are in an archive".into(),
+                    format!("bring it back with: sbx-fuse restore {name}"),
+                ),
+                None => told(
+                    State::Broken,
+                    "its archive is gone".into(),
+                    format!("throw it away with: sbx-fuse rm {name}"),
+                ),
+            });
+        }
+        Ok(match (&holder, &session.meta.mountpoint) {
+            (Some(_), Some(at)) => told(
+                State::Mounted,
+                format!("it is mounted at {at}"),
+                format!("end it with: sbx-fuse stop {name}"),
+            ),
+            (Some(_), None) => {
+                let words: Vec<String> = session.meta.command.iter().map(|w| w.to_string()).collect();
+                told(
+                    State::Running,
+                    format!("it runs {}", words.join(" ")),
+                    format!("wait for its end, or end it with: sbx-fuse stop {name}"),
+                )
+            }
+            (None, at) => match lost(session) {
+                Some(why) => told(
+                    State::Broken,
+                    why,
+                    format!("put it back, or throw the session away with: sbx-fuse rm {name}"),
+                ),
+                None if at.is_some() => told(
+                    State::Resting,
+                    "its server died".into(),
+                    format!("any command repairs it, e.g.: sbx-fuse verify -s {name}"),
+                ),
+                None => told(
+                    State::Resting,
+                    "no command runs in it".into(),
+                    format!("go on with: sbx-fuse exec {name} -- CMD"),
+                ),
+            },
+        })
+    }
+
+    /// Of a session whose `meta.json` says nothing, because of `why`.
+    pub(super) fn unreadable(name: &str, why: String) -> Told {
+        let way_out = format!("throw it away with: sbx-fuse rm {name}");
+        Told { state: State::Broken, pid: None, why, way_out }
+    }
+}
+
+/// What a session cannot do without and that is not there.
+fn lost(session: &Session) -> Option<String> {
+    session.roots().find_map(|root| {
+        let (path, shown) = (root.meta().path.as_bytes(), &root.meta().path);
+        match file::stat_at(nix::fcntl::AT_FDCWD, path) {
+            Ok(attr) if attr.kind == crate::base::Kind::Dir => None,
+            Ok(_) => Some(format!("its root {shown} is no directory any more")),
+            Err(Errno::ENOENT) => Some(format!("its root {shown} is gone")),
+            Err(e) => Some(format!("its root {shown} cannot be reached: {e}")),
+        }
+    })
+}

@@ -1,0 +1,86 @@
+//! `sbx-fuse stop`: everything that uses a session ended.
+
+use super::context;
+use super::output;
+use crate::base::{Errno, Error, Result};
+use crate::session::{Role, Session, Store, end_processes};
+use clap::Args;
+use std::time::{Duration, Instant};
+
+/// How long a server may take to close its journal after its last process.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// End all processes of sessions, and unmount them
+///
+/// Processes get SIGTERM, and SIGKILL if they do not end in time; none survives, also no daemon. What was changed stays in
+/// the session.
+#[derive(Debug, Args)]
+pub(super) struct StopArgs {
+    /// The sessions
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    #[command(flatten)]
+    grace: Grace,
+}
+
+/// How long to wait before processes are killed.
+#[derive(Debug, Args)]
+pub(super) struct Grace {
+    /// How many seconds processes have to end by themselves
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    grace: u64,
+}
+
+pub(super) fn run(args: StopArgs) -> Result<u8> {
+    let store = Store::open()?;
+    for name in &args.names {
+        let session = store.get(name)?;
+        let ended = stop(&session, &args.grace)?;
+        output::note(&match ended {
+            None => format!("session {name} rests already"),
+            Some(n) => {
+                format!("session {name} is stopped; {} ended", output::count(n, "process", "processes"))
+            }
+        });
+    }
+    Ok(0)
+}
+
+/// Stops a session; returns how many processes were ended, or `None` when there was nothing to stop.
+///
+/// # Errors
+/// When a process does not end, or a program that is not of the session uses its mount.
+pub(super) fn stop(session: &Session, grace: &Grace) -> Result<Option<usize>> {
+    let served = session.holder()?.is_some_and(|h| h.role == Role::Server);
+    let ended = end_processes(&session.meta.id, Duration::from_secs(grace.grace))?;
+    let name = &session.name;
+    let start = Instant::now();
+    let mut unmounted = false;
+    while let Some(holder) = session.holder()?.filter(|h| h.role == Role::Server) {
+        // Each time, as commands that join take a moment to leave.
+        if !unmounted
+            && session.meta.mountpoint.is_some()
+            && let Some(mut client) = context::connect(session)?
+        {
+            match client.umount() {
+                Ok(()) => unmounted = true,
+                Err(e) if e.errno == Some(Errno::EBUSY) || start.elapsed() > PATIENCE => return Err(e),
+                Err(e) if start.elapsed() > Duration::from_secs(3) => {
+                    return Err(e.context(format!("the mount of session {name} is in use")));
+                }
+                Err(_) => {}
+            }
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(Error::failure(format!(
+                "the server of session {name} (pid {}) does not end",
+                holder.pid
+            ))
+            .hint(format!("programs may still have files of the mount open; or kill {}", holder.pid)));
+        }
+        // A command that was just starting when the others were ended.
+        end_processes(&session.meta.id, Duration::ZERO)?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok((served || ended > 0).then_some(ended))
+}

@@ -1,0 +1,310 @@
+//! The configuration: what a person set in `~/.config/sbx-fuse/config.toml`, and how the projects' own `.sbx-fuse.toml`
+//! tightens it.
+//!
+//! ```toml
+//! [quota]                       # of every new session
+//! bytes = "10G"                 # K, M, G, T are powers of 1024
+//! inodes = 100000
+//!
+//! [limits]                      # of every run; refused until they can be enforced
+//! memory = "4G"
+//! pids = 512
+//!
+//! [policy]                      # paths; relative to the first root or, with ~/ and /, anywhere
+//! hide = ["~/.kube", "secrets"]  # must be there; `deny` and `read_only` are refused until they can be enforced
+//! show = ["~/.aws"]             # hidden by default otherwise
+//!
+//! [env]
+//! clear = false                 # start with an empty environment
+//! keep = ["CI_TOKEN"]           # kept although it looks like a secret
+//! drop = ["*_COOKIE"]
+//!
+//! [network]
+//! forbid = false                # refuse --net
+//! ```
+
+use crate::base::{Error, ErrorKind, Result, quote};
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The name of a project's file, at the top of a root.
+pub const PROJECT_FILE: &str = ".sbx-fuse.toml";
+
+/// A number of bytes, written as `4096`, `"10G"` or `"1.5M"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Size, String> {
+        let wrong = || format!("'{text}' is not a size; write e.g. 500M, 10G or a number of bytes");
+        let upper = text.trim().to_ascii_uppercase();
+        let number = upper.trim_end_matches("IB").trim_end_matches('B');
+        let (number, unit) = match number.strip_suffix(['K', 'M', 'G', 'T']) {
+            Some(n) => (n, 1u64 << (10 * (1 + "KMGT".find(&number[n.len()..]).unwrap_or(0)))),
+            None => (number, 1),
+        };
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(unit).map(Size).ok_or_else(wrong);
+        }
+        let part: f64 = number.parse().map_err(|_| wrong())?;
+        let bytes = part * unit as f64;
+        if unit > 1 && (0.0..1e18).contains(&bytes) { Ok(Size(bytes as u64)) } else { Err(wrong()) }
+    }
+}
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let units = [(1u64 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
+        match units.iter().find(|(unit, _)| self.0 >= *unit) {
+            Some((unit, name)) if self.0.is_multiple_of(*unit) => write!(f, "{}{name}", self.0 / unit),
+            Some((unit, name)) => write!(f, "{:.1}{name}", self.0 as f64 / *unit as f64),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        to.serialize_u64(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Number(u64),
+            Text(String),
+        }
+        match Form::deserialize(from)? {
+            Form::Number(n) => Ok(Size(n)),
+            Form::Text(text) => text.parse().map_err(D::Error::custom),
+        }
+    }
+}
+
+/// How much room a session may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuotaConfig {
+    /// Bytes on the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Size>,
+    /// Objects on the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inodes: Option<u64>,
+}
+
+/// What a sandbox may use of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Bytes of memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Size>,
+    /// Processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u64>,
+}
+
+/// Which paths a sandbox sees, and how. Each is a pattern.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicyConfig {
+    /// Not there (`ENOENT`), also what is made later.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hide: Vec<String>,
+    /// There, but neither readable nor writable (`EACCES`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<String>,
+    /// Not writable (`EROFS`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub read_only: Vec<String>,
+    /// Shown although hidden by default.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub show: Vec<String>,
+}
+
+impl PolicyConfig {
+    /// Adds what `other` says.
+    pub fn add(&mut self, other: PolicyConfig) {
+        self.hide.extend(other.hide);
+        self.deny.extend(other.deny);
+        self.read_only.extend(other.read_only);
+        self.show.extend(other.show);
+    }
+}
+
+/// What a command inherits of our environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EnvConfig {
+    /// Nothing but what is kept.
+    pub clear: bool,
+    /// Names that are kept although they look like secrets.
+    pub keep: Vec<String>,
+    /// Patterns of further names to drop.
+    pub drop: Vec<String>,
+}
+
+/// What a sandbox may reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkConfig {
+    /// `--net` is refused.
+    pub forbid: bool,
+}
+
+/// A configuration file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// See [`QuotaConfig`].
+    pub quota: QuotaConfig,
+    /// See [`LimitsConfig`].
+    pub limits: LimitsConfig,
+    /// See [`PolicyConfig`].
+    pub policy: PolicyConfig,
+    /// See [`EnvConfig`].
+    pub env: EnvConfig,
+    /// See [`NetworkConfig`].
+    pub network: NetworkConfig,
+    /// Rules of the review, which reads them itself.
+    risk: Option<Ignored>,
+    /// As `risk`.
+    noise: Option<Ignored>,
+}
+
+#[derive(Clone, Debug)]
+struct Ignored;
+
+impl<'de> Deserialize<'de> for Ignored {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        IgnoredAny::deserialize(from).map(|_| Ignored)
+    }
+}
+
+impl Config {
+    /// The configuration for a session over `roots`: the person's, changed by `more` (the command line), and then
+    /// tightened by the file of each root.
+    ///
+    /// # Errors
+    /// `Usage` naming file and line of a mistake, or what a project may not do.
+    pub fn load(roots: &[&Path], more: impl FnOnce(&mut Config)) -> Result<Config> {
+        let mut config = match user_file() {
+            Some(path) => read(&path)?.unwrap_or_default(),
+            None => Config::default(),
+        };
+        more(&mut config);
+        for root in roots {
+            let path = root.join(PROJECT_FILE);
+            if let Some(project) = read(&path)? {
+                config.tighten(project, &path)?;
+            }
+        }
+        Ok(config)
+    }
+
+    /// Takes over what is tighter in a project's file at `path`; what would loosen is refused.
+    fn tighten(&mut self, project: Config, path: &Path) -> Result<()> {
+        let loosens =
+            [(!project.policy.show.is_empty(), "policy.show"), (!project.env.keep.is_empty(), "env.keep")];
+        if let Some((_, what)) = loosens.iter().find(|(does, _)| *does) {
+            return Err(Error::usage(format!(
+                "{} may not set {what}: a project can only tighten what you allow",
+                quote(path.as_os_str().as_bytes())
+            ))
+            .hint("set it in ~/.config/sbx-fuse/config.toml, or on the command line"));
+        }
+        fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+            match (a, b) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            }
+        }
+        self.quota.bytes = least(self.quota.bytes, project.quota.bytes);
+        self.quota.inodes = least(self.quota.inodes, project.quota.inodes);
+        self.limits.memory = least(self.limits.memory, project.limits.memory);
+        self.limits.pids = least(self.limits.pids, project.limits.pids);
+        self.policy.add(project.policy);
+        self.env.clear |= project.env.clear;
+        self.env.drop.extend(project.env.drop);
+        self.network.forbid |= project.network.forbid;
+        Ok(())
+    }
+}
+
+/// `$XDG_CONFIG_HOME/sbx-fuse/config.toml`, by default below `~/.config`.
+fn user_file() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let config = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|h| h.join(".config")))?;
+    Some(config.join("sbx-fuse/config.toml"))
+}
+
+fn read(path: &Path) -> Result<Option<Config>> {
+    let shown = path.as_os_str().as_bytes();
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => return Ok(None),
+        // A rule that cannot be read may be one that protects.
+        Err(e) => return Err(Error::on_path("read the configuration", shown, e)),
+    };
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Error::usage(format!("the configuration {} is not UTF-8", quote(shown))))?;
+    parse(&text).map(Some).map_err(|(line, why)| {
+        let mut e = Error::new(ErrorKind::Usage, format!("{}, line {line}: {why}", quote(shown)));
+        e.hint = Some("correct the line, or take the file away".into());
+        e
+    })
+}
+
+/// The configuration, or the line of the mistake and what is wrong.
+fn parse(text: &str) -> std::result::Result<Config, (usize, String)> {
+    toml::from_str(text).map_err(|e| {
+        let at = e.span().map_or(0, |s| s.start).min(text.len());
+        let line = text.as_bytes()[..at].iter().filter(|&&b| b == b'\n').count() + 1;
+        (line, e.message().replace('\n', ", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_is_told_with_its_line() {
+        let (line, why) = parse("[quota]\nbytes = \"1G\"\nbites = 7\n").unwrap_err();
+        assert!(line == 3 && why.contains("bites"), "{line} {why}");
+        let (line, why) = parse("\n[quota]\nbytes = \"many\"\n").unwrap_err();
+        assert!(line == 3 && why.contains("size"), "{line} {why}");
+        assert!(parse("[nosuch]\n").is_err());
+        assert!(parse("[[risk]]\nglob = '*'\n[[noise]]\nx = 1\n").is_ok());
+    }
+
+    #[test]
+    fn sizes_are_read_and_shown() {
+        let size = |t: &str| t.parse::<Size>().map(|s| s.0);
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!((size("10k"), size("1.5M"), size("2GiB")), (Ok(10240), Ok(1_572_864), Ok(2 << 30)));
+        assert!(
+            size("").is_err() && size("1.5").is_err() && size("-1").is_err() && size("99999999T").is_err()
+        );
+        assert_eq!((Size(10240).to_string(), Size(1_572_864).to_string()), ("10K".into(), "1.5M".into()));
+    }
+
+    #[test]
+    fn a_project_can_only_tighten() {
+        let mut user = parse("[quota]\nbytes = 10\n[policy]\nshow = ['~/.aws']").unwrap();
+        let at = Path::new("/p/.sbx-fuse.toml");
+        user.tighten(parse("[quota]\nbytes = 20\ninodes = 5\n[policy]\nhide = ['x']").unwrap(), at).unwrap();
+        assert_eq!((user.quota.bytes, user.quota.inodes), (Some(Size(10)), Some(5)));
+        assert_eq!(user.policy.hide, ["x"]);
+        let e = user.tighten(parse("[policy]\nshow = ['~/.ssh']").unwrap(), at).unwrap_err();
+        assert!(e.message.contains("policy.show"), "{e}");
+    }
+}
