@@ -6,7 +6,7 @@ use sbx_fuse::base::Name;
 use sbx_fuse::journal::Journal;
 use sbx_fuse::layer::{self, LayerKind};
 use sbx_fuse::sys::file;
-use sbx_fuse::union::{Caller, Config, LayerConfig, ROOT_ID, RootConfig, Union};
+use sbx_fuse::union::{Caller, Config, LayerConfig, ROOT_ID, RootConfig, Union, UpperConfig, View};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -32,13 +32,18 @@ fn union(dir: &Path) -> Arc<Union> {
     let root = RootConfig {
         name: Name::new(b"root").expect("a name"),
         real_path: dir.join("lower").as_os_str().as_bytes().to_vec(),
-        upper: open(&dir.join("upper")),
-        work,
+        upper: Some(UpperConfig { dir: open(&dir.join("upper")), work, features, shared: false }),
         lowers: vec![LayerConfig { dir: open(&dir.join("lower")), kind: LayerKind::Plain }],
-        features,
     };
     let journal = Some(Arc::new(journal));
-    let config = Config { roots: vec![root], single: true, hidden: Vec::new(), journal, multi_user: false };
+    let config = Config {
+        roots: vec![root],
+        single: true,
+        hidden: Vec::new(),
+        journal,
+        multi_user: false,
+        view: View::default(),
+    };
     Union::new(config).expect("a union")
 }
 

@@ -12,6 +12,7 @@ fn the_reference_is_a_snapshot() {
         "run",
         "mount",
         "umount",
+        "overlay",
         "status",
         "changes",
         "diff",

@@ -8,7 +8,7 @@ use sbx_fuse::base::{Attr, Errno, Kind, Name, SetAttr, Sys};
 use sbx_fuse::journal::Journal;
 use sbx_fuse::layer::{self, Features, LayerKind};
 use sbx_fuse::sys::file;
-use sbx_fuse::union::{Caller, Config, LayerConfig, NodeId, ROOT_ID, RootConfig, Union};
+use sbx_fuse::union::{Caller, Config, LayerConfig, NodeId, ROOT_ID, RootConfig, Union, UpperConfig};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -58,15 +58,18 @@ impl View {
         let root = RootConfig {
             name: Name::new(b"root").unwrap(),
             real_path: b"/root".to_vec(),
-            upper: open(&self.setup.upper),
-            work: open(&self.setup.work),
+            upper: Some(UpperConfig {
+                dir: open(&self.setup.upper),
+                work: open(&self.setup.work),
+                features: self.setup.features,
+                shared: false,
+            }),
             lowers: self
                 .setup
                 .lowers
                 .iter()
                 .map(|(p, kind)| LayerConfig { dir: open(p), kind: *kind })
                 .collect(),
-            features: self.setup.features,
         };
         let config = Config {
             roots: vec![root],
@@ -74,6 +77,7 @@ impl View {
             hidden: Vec::new(),
             journal: Some(journal.clone()),
             multi_user: false,
+            view: sbx_fuse::union::View::default(),
         };
         self.union = Some(Union::new(config).unwrap());
         self.journal = Some(journal);

@@ -6,7 +6,7 @@ use sbx_fuse::fuse::{self, How, Options, Server};
 use sbx_fuse::journal::Journal;
 use sbx_fuse::layer::{self, LayerKind};
 use sbx_fuse::sys::file;
-use sbx_fuse::union::{Config, LayerConfig, RootConfig, Union};
+use sbx_fuse::union::{Config, LayerConfig, RootConfig, Union, UpperConfig, View};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -76,21 +76,28 @@ impl Dirs {
             roots: vec![RootConfig {
                 name: Name::new(b"root").unwrap(),
                 real_path: self.lower.as_os_str().as_bytes().to_vec(),
-                upper: open_dir(&self.session.join("upper")),
-                work,
+                upper: Some(UpperConfig {
+                    dir: open_dir(&self.session.join("upper")),
+                    work,
+                    features,
+                    shared: false,
+                }),
                 lowers: vec![LayerConfig { dir: open_dir(&self.lower), kind: LayerKind::Plain }],
-                features,
             }],
             single: true,
             hidden: Vec::new(),
             journal: Some(journal.clone()),
             multi_user: root,
+            view: View::default(),
         };
         let union = Union::new(config).unwrap();
         let options = Options {
             how: if root { How::Direct } else { How::Helper },
             allow_other: root,
             fsname: "sbx-fuse-test".into(),
+            subtype: "sbx-fuse".into(),
+            flags: libc::MS_NOSUID | libc::MS_NODEV,
+            extra: Vec::new(),
             threads: 2,
         };
         let server = fuse::mount(union.clone(), &self.mnt, &options).unwrap();

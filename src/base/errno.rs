@@ -42,6 +42,7 @@ errnos! {
     ENODATA: "no data available", EOVERFLOW: "value too large", EOPNOTSUPP: "operation not supported",
     ENOTCONN: "transport endpoint is not connected", ESTALE: "stale file handle",
     EDQUOT: "quota exceeded", ECONNREFUSED: "connection refused", EPIPE: "broken pipe",
+    ECONNRESET: "connection reset", ECONNABORTED: "connection aborted",
 }
 
 impl fmt::Debug for Errno {

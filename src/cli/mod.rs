@@ -1,6 +1,7 @@
 //! Commands, their arguments and their output.
 
 mod apply;
+mod background;
 mod changes;
 mod completions;
 mod context;
@@ -12,6 +13,8 @@ mod ls;
 mod mount;
 mod mounting;
 mod output;
+mod overlay;
+mod overlay_options;
 mod paths;
 mod reconcile;
 mod rm;
@@ -43,6 +46,7 @@ enum Command {
     Run(run::RunArgs),
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
+    Overlay(overlay::OverlayArgs),
     Status(status::StatusArgs),
     Changes(changes::ChangesArgs),
     Diff(diff::DiffArgs),
@@ -72,7 +76,7 @@ struct Which {
 
 /// Runs the program: parses its arguments, does the command, and gives the exit code.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(overlay::arguments(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version go to stdout with exit 0, mistakes to stderr with exit 2. When even that cannot be
@@ -98,6 +102,7 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Run(args) => run::run(args),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(args),
+        Command::Overlay(args) => overlay::run(args),
         Command::Status(args) => status::run(args),
         Command::Changes(args) => changes::run(args),
         Command::Diff(args) => diff::run(args),

@@ -1,20 +1,20 @@
 //! `sbx-fuse mount`: a view for other programs, served in the background.
 
+use super::background;
 use super::context::{root_dirs, settle_down};
 use super::mounting;
-use super::output::{self, Out};
+use super::output;
 use super::run::find_or_make;
 use super::serve::{Served, What};
 use crate::base::{Error, ErrorKind, Result, quote};
 use crate::session::{PathBytes, Role, Session, Store, mounted};
 use clap::Args;
-use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 const ELSEWHERE: &str = "choose an empty directory elsewhere, e.g. one that mktemp -d makes";
 
@@ -49,14 +49,6 @@ pub(super) struct ServeArgs {
     #[arg(long)]
     allow_other: bool,
     mountpoint: PathBuf,
-}
-
-/// What the server tells the command that started it: one line of JSON on its stdout.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Word {
-    Ready,
-    Failed { exit: u8, text: String },
 }
 
 pub(super) fn run(args: MountArgs) -> Result<u8> {
@@ -158,62 +150,17 @@ fn start_server(session: &Session, mountpoint: &Path, allow_other: bool) -> Resu
     }
     // Not in a directory that somebody may want to unmount.
     command.arg("--").arg(mountpoint).current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
-    let mut child = command.spawn().map_err(|e| Error::sys("start the server", e))?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line).map_err(|e| Error::sys("hear from the server", e))?;
-    }
-    match serde_json::from_str(&line) {
-        Ok(Word::Ready) => Ok(0),
-        Ok(Word::Failed { exit, text }) => {
-            child.wait().map_err(|e| Error::sys("wait for the server", e))?;
-            output::note(&text);
-            Ok(exit)
-        }
-        Err(_) => {
-            let status = child.wait().map_err(|e| Error::sys("wait for the server", e))?;
-            Err(Error::failure(format!("the server ended before the mount answered: {status}"))
-                .hint(format!("what it said is in {}", shown(&log))))
-        }
-    }
+    command.stderr(stderr);
+    background::start(command, Some(&log))
 }
 
-/// The hidden command: serves in the background. Its stdout is heard until it says a [`Word`].
+/// The hidden command: serves in the background.
 pub(super) fn serve(args: ServeArgs) -> Result<u8> {
-    crate::sys::process::setsid().map_err(|e| Error::sys("leave the terminal", e))?;
-    let mut said = false;
-    let done = Store::open().and_then(|store| {
+    background::answer(|ready| {
+        let store = Store::open()?;
         let session = store.get(&args.session)?;
-        serve_until_unmounted(&store, session, &args.mountpoint, args.allow_other, || {
-            said = true;
-            say(&Word::Ready);
-        })
-    });
-    match done {
-        Err(e) if !said => {
-            say(&Word::Failed { exit: e.kind.exit_code(), text: e.to_string() });
-            Ok(e.kind.exit_code())
-        }
-        other => other,
-    }
-}
-
-/// If nobody hears it any more, the server goes on all the same.
-fn say(word: &Word) {
-    let mut out = Out::new();
-    if let Err(e) = out.json_line(word).and_then(|()| out.flush()) {
-        tracing::warn!("nobody waits for the mount: {e}");
-    }
-    // The reader is to see the end of the pipe, which the server outlives.
-    match std::fs::OpenOptions::new().write(true).open("/dev/null") {
-        Ok(null) => {
-            if let Err(e) = nix::unistd::dup2_stdout(&null) {
-                tracing::warn!("stdout stays open: {e}");
-            }
-        }
-        Err(e) => tracing::warn!("stdout stays open: {e}"),
-    }
+        serve_until_unmounted(&store, session, &args.mountpoint, args.allow_other, ready)
+    })
 }
 
 fn serve_until_unmounted(

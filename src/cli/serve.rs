@@ -10,7 +10,7 @@ use crate::session::{
     ControlServer, Handler, Holder, Leaving, LiveStatus, Lock, PathBytes, Role, Session, Store,
 };
 use crate::sys::{file, mount};
-use crate::union::{Config, LayerConfig, Leave, RootConfig, Union};
+use crate::union::{Config, LayerConfig, Leave, RootConfig, Union, UpperConfig, View};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -89,6 +89,9 @@ impl Served {
             how,
             allow_other: what.allow_other,
             fsname: session.fsname(),
+            subtype: "sbx-fuse".into(),
+            flags: libc::MS_NOSUID | libc::MS_NODEV,
+            extra: Vec::new(),
             threads: threads(),
         };
         let server = Arc::new(fuse::mount(union.clone(), what.mountpoint, &options)?);
@@ -203,7 +206,8 @@ impl Served {
     }
 }
 
-fn threads() -> usize {
+/// How many threads serve a mount.
+pub(super) fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
 }
 
@@ -220,10 +224,13 @@ fn config(what: &What<'_>, store: &Store, journal: Arc<Journal>) -> Result<Confi
         roots.push(RootConfig {
             name,
             real_path: meta.path.as_bytes().to_vec(),
-            upper: open(&root.upper_dir())?,
-            work: open(&root.work_dir())?,
+            upper: Some(UpperConfig {
+                dir: open(&root.upper_dir())?,
+                work: open(&root.work_dir())?,
+                features: meta.features,
+                shared: false,
+            }),
             lowers: vec![LayerConfig { dir: open(root.lower_dir())?, kind: LayerKind::Plain }],
-            features: meta.features,
         });
     }
     let mut hidden = Vec::new();
@@ -244,6 +251,7 @@ fn config(what: &What<'_>, store: &Store, journal: Arc<Journal>) -> Result<Confi
         hidden,
         journal: Some(journal),
         multi_user: what.allow_other,
+        view: View::default(),
     })
 }
 

@@ -77,11 +77,11 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             invalidation,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_ASYNC_DIO,
         ];
-        for flag in wanted {
+        let acl = self.0.has_acls().then_some(InitFlags::FUSE_POSIX_ACL);
+        for flag in wanted.into_iter().chain(acl) {
             if let Err(missing) = config.add_capabilities(flag) {
                 tracing::debug!("this kernel lacks {missing:?}");
             }

@@ -5,6 +5,7 @@
 
 mod adapter;
 mod convert;
+mod helper;
 mod mount;
 
 pub use mount::{How, Options, Server, mount};

@@ -2,10 +2,11 @@
 
 use super::adapter::Adapter;
 use super::convert::KernelCaches;
+use super::helper;
 use crate::base::{Error, ErrorKind, Result};
 use crate::sys::{self, file};
 use crate::union::Union;
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use fuser::{Config, Session, SessionACL};
 use parking_lot::{Condvar, Mutex};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -31,6 +32,12 @@ pub struct Options {
     pub allow_other: bool,
     /// What `/proc/mounts` shows as the source.
     pub fsname: String,
+    /// What it shows as the type, after `fuse.`.
+    pub subtype: String,
+    /// `MS_*` flags of mount(2).
+    pub flags: u64,
+    /// Further options of the file system, each with a leading comma (a label's `,context="…"`). Only `How::Direct`.
+    pub extra: Vec<u8>,
     /// Threads that serve requests, at least one.
     pub threads: usize,
 }
@@ -39,7 +46,6 @@ pub struct Options {
 pub struct Server {
     mountpoint: PathBuf,
     how: How,
-    unmounter: Mutex<Option<SessionUnmounter>>,
     done: Arc<(Mutex<Option<Result<()>>>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -56,29 +62,13 @@ pub fn mount(union: Arc<Union>, mountpoint: &Path, options: &Options) -> Result<
     config.clone_fd = options.threads > 1;
     // The kernel admits who may come (or `allow_other`); a second check by uid would refuse other user namespaces.
     config.acl = SessionACL::All;
-    let adapter = Adapter(union.clone());
-    let (session, unmounter) = match options.how {
-        How::Direct => {
-            let fd = mount_direct(mountpoint, options)?;
-            let session = Session::from_fd(adapter, fd, SessionACL::All, config)
-                .map_err(|e| Error::sys("greet the kernel over /dev/fuse", e))?;
-            (session, None)
-        }
-        How::Helper => {
-            config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-            config.mount_options = vec![
-                MountOption::FSName(options.fsname.clone()),
-                MountOption::Subtype("sbx-fuse".into()),
-                MountOption::DefaultPermissions,
-                MountOption::NoSuid,
-                MountOption::NoDev,
-            ];
-            let mut session =
-                Session::new(adapter, mountpoint, &config).map_err(|e| helper_failed(mountpoint, e))?;
-            let unmounter = session.unmount_callable();
-            (session, Some(unmounter))
-        }
+    let fd = match options.how {
+        How::Direct => mount_direct(mountpoint, options)?,
+        // Not by the library: when its session ends it unmounts by path, and may hit the next mount there.
+        How::Helper => helper::mount(mountpoint, options)?,
     };
+    let session = Session::from_fd(Adapter(union.clone()), fd, SessionACL::All, config)
+        .map_err(|e| Error::sys("greet the kernel over /dev/fuse", e))?;
     union.set_notify(Box::new(KernelCaches(session.notifier())));
     drop(union);
     let done = Arc::new((Mutex::new(None), Condvar::new()));
@@ -91,13 +81,7 @@ pub fn mount(union: Arc<Union>, mountpoint: &Path, options: &Options) -> Result<
             signal.1.notify_all();
         })
         .map_err(|e| Error::sys("start the serving thread", e))?;
-    Ok(Server {
-        mountpoint: mountpoint.to_owned(),
-        how: options.how,
-        unmounter: Mutex::new(unmounter),
-        done,
-        thread: Mutex::new(Some(thread)),
-    })
+    Ok(Server { mountpoint: mountpoint.to_owned(), how: options.how, done, thread: Mutex::new(Some(thread)) })
 }
 
 fn mount_direct(mountpoint: &Path, options: &Options) -> Result<OwnedFd> {
@@ -110,29 +94,18 @@ fn mount_direct(mountpoint: &Path, options: &Options) -> Result<OwnedFd> {
     })?;
     let (uid, gid) = sys::process::effective_ids();
     let other = if options.allow_other { ",allow_other" } else { "" };
-    let data = format!(
+    let mut data = format!(
         "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions{other}",
         fd.as_raw_fd()
-    );
+    )
+    .into_bytes();
+    data.extend_from_slice(&options.extra);
     let target = mountpoint.as_os_str().as_bytes();
-    let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    sys::mount::mount(options.fsname.as_bytes(), target, b"fuse.sbx-fuse", flags, data.as_bytes()).map_err(
+    let fstype = format!("fuse.{}", options.subtype);
+    sys::mount::mount(options.fsname.as_bytes(), target, fstype.as_bytes(), options.flags, &data).map_err(
         |e| Error::on_path("mount at", target, e).hint("see 'sbx-fuse doctor' for what this host lacks"),
     )?;
     Ok(fd)
-}
-
-fn helper_failed(mountpoint: &Path, e: std::io::Error) -> Error {
-    let mut error = Error::failure(format!(
-        "cannot mount at {} with fusermount3: {e}",
-        crate::base::quote(mountpoint.as_os_str().as_bytes())
-    ))
-    .hint("see 'sbx-fuse doctor' for what this host lacks");
-    if e.kind() == std::io::ErrorKind::NotFound {
-        error.kind = ErrorKind::Missing;
-        error.hint = Some("install the package 'fuse3'".into());
-    }
-    error
 }
 
 impl Server {
@@ -151,17 +124,14 @@ impl Server {
     /// Unmounts; requests under way are answered first.
     ///
     /// # Errors
-    /// `EBUSY` while programs use the mount.
+    /// `EBUSY` while programs use the mount; the helper takes it out of sight instead.
     pub fn unmount(&self) -> Result<()> {
         let target = self.mountpoint.as_os_str().as_bytes();
         match self.how {
             How::Direct => sys::mount::umount(target, false).map_err(|e| {
                 Error::on_path("unmount", target, e).hint("end the programs that use it, then try again")
             }),
-            How::Helper => match self.unmounter.lock().as_mut() {
-                Some(unmounter) => unmounter.unmount().map_err(|e| Error::on_path("unmount", target, e)),
-                None => Ok(()),
-            },
+            How::Helper => helper::unmount(&self.mountpoint),
         }
     }
 

@@ -1,15 +1,21 @@
 //! The xattrs of a layer, encoded and decoded.
 
 use crate::base::{BaseId, Errno, Kind, RelPath, Sys, Time};
-use crate::sys::xattr;
+use crate::sys::{file, xattr};
 use std::os::fd::BorrowedFd;
 
 /// Every xattr of the union's own begins so; hidden from the merged view.
 pub const X_PREFIX: &[u8] = b"user.overlay.";
 /// The privileged twin that the kernel's overlay uses; hidden too.
 pub const X_TRUSTED: &[u8] = b"trusted.overlay.";
+/// fuse-overlayfs's own.
+pub const X_FUSE: &[u8] = b"user.fuseoverlayfs.";
 /// `y` on a directory that hides what lies below it.
 pub const X_OPAQUE: &[u8] = b"user.overlay.opaque";
+const X_TRUSTED_OPAQUE: &[u8] = b"trusted.overlay.opaque";
+/// In each form that somebody writes: ours and unprivileged overlayfs's, root's overlayfs, fuse-overlayfs.
+const OPAQUE_MARKS: &[&[u8]] = &[X_OPAQUE, X_TRUSTED_OPAQUE, b"user.fuseoverlayfs.opaque"];
+const REDIRECT_MARKS: &[&[u8]] = &[X_REDIRECT, b"trusted.overlay.redirect"];
 /// Where below a renamed directory's content lies: `/path/from/the/layer's/root`, or a bare name beside it.
 pub const X_REDIRECT: &[u8] = b"user.overlay.redirect";
 /// overlayfs's own origin mark (a file handle). We do not write it, only hide it.
@@ -105,23 +111,90 @@ impl Cursor<'_> {
 
 /// Whether the merged view hides this xattr.
 pub fn is_private(name: &[u8]) -> bool {
-    name.starts_with(X_PREFIX) || name.starts_with(X_TRUSTED)
+    name.starts_with(X_PREFIX) || name.starts_with(X_TRUSTED) || name.starts_with(X_FUSE)
 }
 
-/// Whether the directory behind `fd` is opaque.
+/// What the marks on a directory say about the layers below it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Nothing of them shows through.
+    pub opaque: bool,
+    /// Where in them its content lies, when that is not its own path.
+    pub redirect: Option<RelPath>,
+}
+
+/// The marks on the directory `name` in `dir`, whose own content below lies at `parent`; with `prefixed`, an opaque
+/// mark in the file form counts too.
+///
+/// # Errors
+/// `EIO` for a redirect that is no path, else as `llistxattr(2)` and `statx(2)`.
+pub fn marks_at(dir: BorrowedFd<'_>, name: &[u8], parent: &RelPath, prefixed: bool) -> Sys<Marks> {
+    let mut marks = Marks::default();
+    // Most directories carry none: one call tells.
+    for found in xattr::list_at(dir, name)? {
+        if OPAQUE_MARKS.contains(&found.as_slice()) {
+            marks.opaque |= xattr::get_at(dir, name, &found)?.is_some_and(|v| v == b"y");
+        } else if REDIRECT_MARKS.contains(&found.as_slice()) && marks.redirect.is_none() {
+            marks.redirect = resolve_redirect(xattr::get_at(dir, name, &found)?, parent)?;
+        }
+    }
+    if prefixed && !marks.opaque {
+        marks.opaque = has(dir, &[name, b"/", WH_OPAQUE].concat())?;
+    }
+    Ok(marks)
+}
+
+/// Whether an xattr marks the directory behind `fd` as opaque.
 ///
 /// # Errors
 /// As `getxattr(2)` other than `ENODATA` and `EOPNOTSUPP`.
 pub fn is_opaque(fd: BorrowedFd<'_>) -> Sys<bool> {
-    Ok(xattr::get(fd, X_OPAQUE)?.is_some_and(|v| v == b"y"))
+    for mark in OPAQUE_MARKS {
+        if xattr::get(fd, mark)?.is_some_and(|v| v == b"y") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-/// Marks the directory behind `fd` opaque.
+fn has(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<bool> {
+    match file::stat_at(dir, name) {
+        Ok(_) => Ok(true),
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Marks the directory behind `fd` opaque: for overlayfs in its unprivileged form and fuse-overlayfs, and where we
+/// have the privilege for overlayfs as root mounts it; by a file where the file system knows no xattrs.
 ///
 /// # Errors
-/// As `setxattr(2)`.
+/// As `setxattr(2)`, or as making the file.
 pub fn set_opaque(fd: BorrowedFd<'_>) -> Sys<()> {
-    xattr::set(fd, X_OPAQUE, b"y", 0)
+    match xattr::set(fd, X_OPAQUE, b"y", 0) {
+        Ok(()) => {}
+        Err(Errno::EOPNOTSUPP) => {
+            return file::openat(fd, WH_OPAQUE, libc::O_CREAT | libc::O_WRONLY, 0o600).map(drop);
+        }
+        Err(e) => return Err(e),
+    }
+    match xattr::set(fd, X_TRUSTED_OPAQUE, b"y", 0) {
+        Ok(()) | Err(Errno::EPERM | Errno::EOPNOTSUPP) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Takes every xattr that marks the directory behind `fd` as opaque away.
+///
+/// # Errors
+/// As `removexattr(2)` on one that is there.
+pub fn clear_opaque(fd: BorrowedFd<'_>) -> Sys<()> {
+    for mark in OPAQUE_MARKS {
+        if xattr::get(fd, mark)?.is_some() {
+            xattr::remove(fd, mark)?;
+        }
+    }
+    Ok(())
 }
 
 /// Where the content below the directory `fd`, whose parent's content lies at `parent`, is to be found: the redirect

@@ -9,8 +9,9 @@ mod codec;
 mod probe;
 
 pub use codec::{
-    Origin, WH_OPAQUE, WH_PREFIX, X_BASE, X_OPAQUE, X_ORIGIN, X_PREFIX, X_REDIRECT, X_TRUSTED, is_opaque,
-    is_private, read_origin, read_redirect, resolve_redirect, set_opaque, write_origin, write_redirect,
+    Marks, Origin, WH_OPAQUE, WH_PREFIX, X_BASE, X_OPAQUE, X_ORIGIN, X_PREFIX, X_REDIRECT, X_TRUSTED,
+    clear_opaque, is_opaque, is_private, marks_at, read_origin, read_redirect, set_opaque, write_origin,
+    write_redirect,
 };
 pub use probe::{Features, WhiteoutForm, probe};
 
@@ -32,8 +33,8 @@ pub enum LayerKind {
 pub enum Found {
     /// Nothing: look further down.
     Nothing,
-    /// A whiteout: look no further.
-    Whiteout,
+    /// A whiteout in this form: look no further.
+    Whiteout(WhiteoutForm),
     /// An object.
     Object(Attr),
 }
@@ -44,11 +45,13 @@ pub enum Found {
 /// As `statx(2)` other than `ENOENT`.
 pub fn find(dir: BorrowedFd<'_>, name: &[u8], kind: LayerKind, prefixed: bool) -> Sys<Found> {
     match file::stat_at(dir, name) {
-        Ok(attr) if kind == LayerKind::Overlay && attr.is_whiteout() => Ok(Found::Whiteout),
+        Ok(attr) if kind == LayerKind::Overlay && attr.is_whiteout() => {
+            Ok(Found::Whiteout(WhiteoutForm::Device))
+        }
         Ok(attr) => Ok(Found::Object(attr)),
         Err(Errno::ENOENT | Errno::ENOTDIR) => {
             if kind == LayerKind::Overlay && prefixed && has_prefixed(dir, name)? {
-                return Ok(Found::Whiteout);
+                return Ok(Found::Whiteout(WhiteoutForm::Prefix));
             }
             Ok(Found::Nothing)
         }

@@ -5,7 +5,7 @@ use super::objects::{self, Object};
 use super::paths::{Resolver, ancestors, under};
 use super::{RootDirs, root_of, scan};
 use crate::base::{Change, ChangeSet, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
-use crate::layer::{self, WH_OPAQUE, WH_PREFIX, WhiteoutForm, X_BASE, X_OPAQUE, X_REDIRECT};
+use crate::layer::{self, WH_OPAQUE, WH_PREFIX, WhiteoutForm, X_BASE, X_REDIRECT};
 use crate::sys::{file, xattr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -193,7 +193,7 @@ impl Offline<'_> {
         let form = dirs.features.whiteout;
         let taken = slot.is_some_and(|slot| self.taken.contains_key(&(dirs.root, slot.clone())));
         match layer::find(dir.as_fd(), name, layer::LayerKind::Overlay, form == WhiteoutForm::Prefix)? {
-            layer::Found::Whiteout if !taken => {
+            layer::Found::Whiteout(_) if !taken => {
                 objects::in_writable(dir.as_fd(), || remove_whiteout(dir.as_fd(), name, form))
             }
             layer::Found::Nothing if taken => match slot {
@@ -404,7 +404,7 @@ fn mark_opaque(dirs: &RootDirs, dir: &Object) -> Sys<()> {
 }
 
 fn clear_opaque(dir: &Object) -> Sys<()> {
-    forget(dir.fd.as_fd(), X_OPAQUE)?;
+    layer::clear_opaque(dir.fd.as_fd())?;
     match in_dir(dir, |fd| file::unlinkat(fd, WH_OPAQUE)) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(e) => Err(e),

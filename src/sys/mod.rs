@@ -13,6 +13,7 @@ pub mod map;
 pub mod mount;
 pub mod process;
 pub mod signal;
+pub mod socket;
 pub mod watch;
 pub mod xattr;
 

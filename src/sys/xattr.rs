@@ -88,11 +88,25 @@ pub fn remove(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
 /// # Errors
 /// As `listxattr(2)`.
 pub fn list(fd: BorrowedFd<'_>) -> Sys<Vec<Vec<u8>>> {
-    with_c(&proc_path(fd), |p| {
+    // SAFETY: the string is NUL-terminated and the buffer as long as said.
+    list_with(&proc_path(fd), |p, buf| unsafe { libc::listxattr(p, buf.as_mut_ptr().cast(), buf.len()) })
+}
+
+/// As [`list`], for `entry` in `dir`, not following a final symlink (`llistxattr(2)` through `/proc/self/fd`).
+///
+/// # Errors
+/// As `llistxattr(2)`.
+pub fn list_at(dir: BorrowedFd<'_>, entry: &[u8]) -> Sys<Vec<Vec<u8>>> {
+    let path = [&proc_path(dir), b"/".as_slice(), entry].concat();
+    // SAFETY: as in `list`.
+    list_with(&path, |p, buf| unsafe { libc::llistxattr(p, buf.as_mut_ptr().cast(), buf.len()) })
+}
+
+fn list_with(path: &[u8], call: impl Fn(*const libc::c_char, &mut [u8]) -> isize) -> Sys<Vec<Vec<u8>>> {
+    with_c(path, |p| {
         let mut buf = vec![0u8; 1024];
         loop {
-            // SAFETY: the buffer is as long as said.
-            match check_size(unsafe { libc::listxattr(p, buf.as_mut_ptr().cast(), buf.len()) }) {
+            match check_size(call(p, &mut buf)) {
                 Ok(len) => {
                     buf.truncate(len);
                     break;

@@ -33,7 +33,7 @@ impl Union {
             let base = self.copy_up(&node, Content::Keep)?;
             let _tree = self.tree.read();
             let at = self.locate_upper(&node)?;
-            set_owner(&at, set)?;
+            self.set_owner(&at, set)?;
             self.set_perm(caller, &node, &at, set)?;
             if set.atime.is_some() || set.mtime.is_some() {
                 file::utimens_at(at.dir.as_fd(), &at.name, set.atime, set.mtime)?;
@@ -65,7 +65,7 @@ impl Union {
         // Only a member of the file's group may set set-gid (chmod(2)); the kernel asks us as root, so we check.
         if self.multi_user && caller.uid != 0 && perm & libc::S_ISGID != 0 && node.kind != Kind::Dir {
             let attr = at.stat()?;
-            if attr.gid != caller.gid && !self.is_member(caller, attr.gid) {
+            if self.view.gids.store(caller.gid) != Some(attr.gid) && !self.is_member(caller, attr.gid) {
                 perm &= !libc::S_ISGID;
             }
         }
@@ -101,16 +101,16 @@ impl Union {
         let at = self.locate(&node)?;
         file::readlinkat(at.dir.as_fd(), &at.name)
     }
-}
 
-fn set_owner(at: &At, set: &SetAttr) -> Sys<()> {
-    if set.uid.is_none() && set.gid.is_none() {
-        return Ok(());
-    }
-    let (uid, gid) = (set.uid.unwrap_or(u32::MAX), set.gid.unwrap_or(u32::MAX));
-    if at.name.is_empty() {
-        file::chown_fd(at.dir.as_fd(), uid, gid)
-    } else {
-        file::chownat(at.dir.as_fd(), &at.name, uid, gid)
+    fn set_owner(&self, at: &At, set: &SetAttr) -> Sys<()> {
+        if set.uid.is_none() && set.gid.is_none() {
+            return Ok(());
+        }
+        let (uid, gid) = self.owner_to_store(set.uid, set.gid)?;
+        if at.name.is_empty() {
+            file::chown_fd(at.dir.as_fd(), uid, gid)
+        } else {
+            file::chownat(at.dir.as_fd(), &at.name, uid, gid)
+        }
     }
 }

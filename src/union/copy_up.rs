@@ -7,7 +7,7 @@
 use super::fds::Slot;
 use super::lookup::{At, index_name, write_adj};
 use super::node::{Link, Node};
-use super::{Root, Union};
+use super::{Union, Writable};
 use crate::base::{Attr, BaseId, Errno, Kind, RelPath, SetTime, Sys};
 use crate::layer::{self, Origin};
 use crate::sys::{data, file, xattr};
@@ -35,6 +35,7 @@ impl Union {
         if node.place.read().upper {
             return Ok(None);
         }
+        let root = self.writable(node)?;
         if node.kind == Kind::Dir {
             let _tree = self.tree.read();
             return self.copy_up_dir(node);
@@ -52,7 +53,6 @@ impl Union {
         if attr.ino != node.ident.ino || attr.kind != node.kind {
             return Err(Errno::ESTALE);
         }
-        let root = self.root(node)?;
         let temp = self.temp_name();
         let placed = self.stage(root, node, &at, &attr, content, &temp).and_then(|base| {
             let _tree = self.tree.read();
@@ -70,7 +70,7 @@ impl Union {
     /// Makes a complete copy of the object at `at` in the work directory under the name `temp`.
     fn stage(
         &self,
-        root: &Root,
+        root: &Writable,
         node: &Arc<Node>,
         at: &At,
         attr: &Attr,
@@ -103,7 +103,9 @@ impl Union {
                     Some(SetTime::At(attr.atime)),
                     Some(SetTime::At(attr.mtime)),
                 )?;
-                data::fsync(to.as_fd(), true)?;
+                if !self.view.volatile {
+                    data::fsync(to.as_fd(), true)?;
+                }
             }
             Kind::Symlink => {
                 let target = file::readlinkat(at.dir.as_fd(), &at.name)?;
@@ -141,7 +143,7 @@ impl Union {
     }
 
     /// Gives the staged copy its name in the upper. Needs the tree lock.
-    fn place_copy(&self, root: &Root, node: &Arc<Node>, attr: &Attr, temp: &[u8]) -> Sys<()> {
+    fn place_copy(&self, root: &Writable, node: &Arc<Node>, attr: &Attr, temp: &[u8]) -> Sys<()> {
         let work = root.work.as_fd();
         let copy = file::stat_at(work, temp)?;
         let first = node.place.read().links.first().cloned();
@@ -181,7 +183,7 @@ impl Union {
     }
 
     /// An object without a name in the merged view keeps its bytes behind a handle.
-    fn place_unnamed(&self, root: &Root, node: &Arc<Node>, temp: &[u8]) -> Sys<()> {
+    fn place_unnamed(&self, root: &Writable, node: &Arc<Node>, temp: &[u8]) -> Sys<()> {
         let flags = if node.kind == Kind::File { libc::O_RDWR } else { libc::O_PATH };
         let pin = open_forced(root.work.as_fd(), temp, flags)?;
         file::unlinkat(root.work.as_fd(), temp)?;
@@ -193,7 +195,7 @@ impl Union {
     }
 
     /// Enters the staged copy of an object with several lower names into the index, so that they all lead to it.
-    fn add_index(&self, root: &Root, temp: &[u8], index: &[u8], adj: i32) -> Sys<()> {
+    fn add_index(&self, root: &Writable, temp: &[u8], index: &[u8], adj: i32) -> Sys<()> {
         match file::linkat(root.work.as_fd(), temp, root.index.as_fd(), index) {
             Ok(()) => {}
             Err(Errno::EEXIST) => {
@@ -209,7 +211,7 @@ impl Union {
 
     /// Moves a staged object to its name in the upper; the directory's times stay what they were, since nothing
     /// changed in the merged view.
-    fn rename_into(&self, root: &Root, temp: &[u8], link: &Link) -> Sys<()> {
+    fn rename_into(&self, root: &Writable, temp: &[u8], link: &Link) -> Sys<()> {
         let dir = self.upper_dir(&link.parent)?;
         let before = file::stat(dir.as_fd())?;
         forced(dir.as_fd(), || {
@@ -225,6 +227,7 @@ impl Union {
         if node.place.read().upper {
             return Ok(None);
         }
+        let root = self.writable(node)?;
         let Some(link) = node.place.read().links.first().cloned() else {
             return Err(Errno::ENOENT);
         };
@@ -237,7 +240,6 @@ impl Union {
         if node.place.read().gone {
             return Err(Errno::ENOENT);
         }
-        let root = self.root(node)?;
         let lower = self.lower_dir(node, 0)?;
         let attr = file::stat(lower.as_fd())?;
         let temp = self.temp_name();
@@ -306,7 +308,7 @@ fn read_small(fd: BorrowedFd<'_>, size: u64) -> Sys<Vec<u8>> {
     Ok(bytes)
 }
 
-fn stage_dir(root: &Root, lower: BorrowedFd<'_>, attr: &Attr, temp: &[u8]) -> Sys<()> {
+fn stage_dir(root: &Writable, lower: BorrowedFd<'_>, attr: &Attr, temp: &[u8]) -> Sys<()> {
     file::mkdirat(root.work.as_fd(), temp, 0o700)?;
     let dir = file::openat(root.work.as_fd(), temp, libc::O_PATH | libc::O_DIRECTORY, 0)?;
     copy_meta(lower, dir.as_fd(), attr, |_| Ok(()))?;
@@ -385,6 +387,21 @@ pub(crate) fn mark_at(dir: BorrowedFd<'_>, name: &[u8], mark: &[u8]) -> Sys<Opti
     }
     let handle = file::openat(dir, name, libc::O_PATH, 0)?;
     lifted(handle.as_fd(), 0o400, || xattr::get(handle.as_fd(), mark))
+}
+
+/// As [`layer::marks_at`] on a directory of the upper, even when its mode keeps its owner out.
+pub(crate) fn marks_of(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    parent: &RelPath,
+    prefixed: bool,
+) -> Sys<layer::Marks> {
+    match layer::marks_at(dir, name, parent, prefixed) {
+        Err(Errno::EACCES) => {}
+        other => return other,
+    }
+    let handle = file::openat(dir, name, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+    lifted(handle.as_fd(), 0o500, || layer::marks_at(dir, name, parent, prefixed))
 }
 
 /// Opens an upper file of our own even when its mode keeps its owner out: whoever asks was let in by the kernel,

@@ -2,10 +2,10 @@
 
 use super::copy_up::{forced, remove_if_there};
 use super::fds::Slot;
-use super::lookup::{LONG, show};
+use super::lookup::LONG;
 use super::node::{Ident, Link, Node, NodeId, Place};
 use super::record::Note;
-use super::{Caller, Entry, Root, TOP, Union};
+use super::{Caller, Entry, TOP, Union, Writable};
 use crate::base::{Attr, Errno, Kind, Name, Sys};
 use crate::journal::Op;
 use crate::layer::{self, Found, WhiteoutForm};
@@ -98,7 +98,7 @@ impl Union {
             return Err(Errno::EPERM);
         }
         let name = Name::new(name)?;
-        let root = self.root(&dir)?;
+        let root = self.writable(&dir)?;
         self.copy_up_dir(&dir)?;
         let _ops = dir.dir()?.ops.lock();
         if dir.place.read().gone {
@@ -106,24 +106,23 @@ impl Union {
         }
         let over = match self.find_upper(&dir, name.as_bytes())? {
             Found::Object(_) => return Err(Errno::EEXIST),
-            Found::Whiteout => true,
+            Found::Whiteout(form) => Some(form),
             Found::Nothing if self.find_lower(&dir, name.as_bytes())?.is_some() => return Err(Errno::EEXIST),
-            Found::Nothing => false,
+            Found::Nothing => None,
         };
         let upper = self.upper_dir(&dir)?;
         let masked = make.perm() & !caller.umask;
         let perm = if self.has_default_acl(&dir, upper.as_fd())? { make.perm() } else { masked };
-        let opened = if over {
-            self.make_over_whiteout(root, &dir, upper.as_fd(), &name, make, perm)?
-        } else {
-            make.at(upper.as_fd(), name.as_bytes(), perm)?
+        let opened = match over {
+            Some(form) => self.make_over_whiteout(root, &dir, (upper.as_fd(), &name), form, make, perm)?,
+            None => make.at(upper.as_fd(), name.as_bytes(), perm)?,
         };
         self.give_to_caller(caller, upper.as_fd(), &name, make)?;
         let attr = file::stat_at(upper.as_fd(), name.as_bytes())?;
         let node = self.adopt(&dir, &name, &attr, opened);
         dir.touch_entries();
         self.record(caller, Note::new(make.op(), dir.root, self.path_in(&dir, name.as_bytes()), attr.kind));
-        Ok(Entry { id: node.id, attr: show(&node, attr), ttl: LONG })
+        Ok(Entry { id: node.id, attr: self.show(&node, attr), ttl: LONG })
     }
 
     /// The node of an object that was just made in the upper, with one lookup.
@@ -141,10 +140,10 @@ impl Union {
     /// Makes the object where a whiteout is, without a moment in which the lower shows again.
     fn make_over_whiteout(
         &self,
-        root: &Root,
+        root: &Writable,
         dir: &Arc<Node>,
-        upper: BorrowedFd<'_>,
-        name: &Name,
+        (upper, name): (BorrowedFd<'_>, &Name),
+        form: WhiteoutForm,
         make: &Make<'_>,
         perm: u32,
     ) -> Sys<Option<OwnedFd>> {
@@ -157,7 +156,7 @@ impl Union {
                 let handle = file::openat(work, &temp, libc::O_PATH | libc::O_DIRECTORY, 0)?;
                 layer::set_opaque(handle.as_fd())?;
             }
-            match (root.features.whiteout, make.kind()) {
+            match (form, make.kind()) {
                 (WhiteoutForm::Prefix, _) => {
                     file::renameat(work, &temp, upper, name.as_bytes(), 0)?;
                     layer::remove_whiteout(upper, name.as_bytes(), WhiteoutForm::Prefix)
@@ -239,12 +238,13 @@ impl Union {
             return Ok(());
         }
         let parent = file::stat(upper)?;
-        let gid = if parent.perm & libc::S_ISGID != 0 { parent.gid } else { caller.gid };
+        let (uid, own_gid) = self.ids_of_caller(caller.uid, caller.gid);
+        let gid = if parent.perm & libc::S_ISGID != 0 { parent.gid } else { own_gid };
         let made = file::stat_at(upper, name.as_bytes())?;
-        if (made.uid, made.gid) == (caller.uid, gid) {
+        if (made.uid, made.gid) == (uid, gid) {
             return Ok(());
         }
-        file::chownat(upper, name.as_bytes(), caller.uid, gid)?;
+        file::chownat(upper, name.as_bytes(), uid, gid)?;
         if made.perm & 0o6000 != 0 && make.kind() != Kind::Symlink {
             file::chmodat(upper, name.as_bytes(), made.perm)?; // chown(2) took set-uid and set-gid away
         }
@@ -252,7 +252,7 @@ impl Union {
     }
 
     /// Puts a whiteout where nothing is in the upper directory `upper`.
-    pub(crate) fn whiteout(&self, root: &Root, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+    pub(crate) fn whiteout(&self, root: &Writable, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
         forced(upper, || layer::make_whiteout(upper, name, root.features.whiteout))
     }
 }

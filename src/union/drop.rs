@@ -7,7 +7,7 @@ use super::record::Note;
 use super::{Caller, Root, Union};
 use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::Op;
-use crate::layer::{self, Found, LayerKind, WhiteoutForm};
+use crate::layer::{self, Found, LayerKind};
 use crate::sys::{dir as sysdir, file, xattr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Union {
             return Ok(false);
         }
         if let Some(from) = &change.from
-            && matches!(self.upper_at(root, from)?, Some((_, Found::Whiteout)))
+            && matches!(self.upper_at(root, from)?, Some((_, Found::Whiteout(_))))
         {
             self.leave_at(root, from, None, stale)?;
         }
@@ -72,13 +72,13 @@ impl Union {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::EINVAL);
         };
-        let dir = match open_deep(root.upper.as_fd(), &parent) {
+        let upper = &root.writable.as_ref().ok_or(Errno::EROFS)?.upper;
+        let dir = match open_deep(upper.as_fd(), &parent) {
             Ok(dir) => dir,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let prefixed = root.features.whiteout == WhiteoutForm::Prefix;
-        let found = layer::find(dir.as_fd(), name, LayerKind::Overlay, prefixed)?;
+        let found = layer::find(dir.as_fd(), name, LayerKind::Overlay, root.prefixed)?;
         Ok(Some((dir, found)))
     }
 
@@ -96,8 +96,8 @@ impl Union {
         let parent = self.node_at(root, path.parent().unwrap_or_default());
         let object = match found {
             Found::Nothing => return Ok(true),
-            Found::Whiteout => {
-                layer::remove_whiteout(dir.as_fd(), name.as_bytes(), root.features.whiteout)?;
+            Found::Whiteout(form) => {
+                layer::remove_whiteout(dir.as_fd(), name.as_bytes(), form)?;
                 None
             }
             Found::Object(attr)
@@ -117,7 +117,8 @@ impl Union {
             if attr.kind == Kind::Dir {
                 self.leave_dir(root, dir.as_fd(), &name, path, node.as_ref())?;
             } else {
-                self.leave_file(root, dir.as_fd(), parent.as_ref(), &name, &attr, node.as_ref(), stale)?;
+                let known = parent.as_ref().zip(node.as_ref());
+                self.leave_file(root, dir.as_fd(), &name, &attr, known, stale)?;
             }
         }
         if let Some(parent) = parent {
@@ -127,30 +128,31 @@ impl Union {
         Ok(true)
     }
 
+    /// A non-directory leaves the upper; `known` is its parent's node and its own.
     fn leave_file(
         &self,
         root: &Root,
         dir: BorrowedFd<'_>,
-        parent: Option<&Arc<Node>>,
         name: &Name,
         attr: &Attr,
-        node: Option<&Arc<Node>>,
+        known: Option<(&Arc<Node>, &Arc<Node>)>,
         stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>,
     ) -> Sys<()> {
-        let handle = match (parent, node) {
-            (Some(parent), Some(_)) => self.handle_to_keep(parent, name, node, Seen::Upper(*attr))?,
-            _ => None,
+        let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
+        let handle = match known {
+            Some((parent, node)) => self.handle_to_keep(parent, name, Some(node), Seen::Upper(*attr))?,
+            None => None,
         };
         let index = origin_index(dir, name, attr)?;
         forced(dir, || file::unlinkat(dir, name.as_bytes()))?;
         // Names that only the lower has led here by the index. With the last name of the upper gone they lead to the
         // real object again.
         let alone = |copy: Attr| (copy.dev, copy.ino, copy.nlink) == (attr.dev, attr.ino, 1);
-        let index = index.filter(|index| file::stat_at(root.index.as_fd(), index).is_ok_and(alone));
+        let index = index.filter(|index| file::stat_at(writable.index.as_fd(), index).is_ok_and(alone));
         if let Some(index) = &index {
-            file::unlinkat(root.index.as_fd(), index)?;
+            file::unlinkat(writable.index.as_fd(), index)?;
         }
-        let (Some(parent), Some(node)) = (parent, node) else {
+        let Some((parent, node)) = known else {
             return Ok(());
         };
         if index.is_some() {
@@ -162,7 +164,7 @@ impl Union {
             }
             place.links.retain(|l| l.upper);
         }
-        self.drop_name(root, node, parent, name, attr, handle)
+        self.drop_name(writable, node, parent, name, attr, handle)
     }
 
     /// A directory leaves the upper when nothing else of the session is in it; else it stays as a merged one.
@@ -179,11 +181,10 @@ impl Union {
         if empty {
             forced(dir, || file::rmdirat(dir, name.as_bytes()))?;
         } else {
-            for mark in [layer::X_OPAQUE, layer::X_REDIRECT] {
-                match forced(handle.as_fd(), || xattr::remove(handle.as_fd(), mark)) {
-                    Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => {}
-                    Err(e) => return Err(e),
-                }
+            forced(handle.as_fd(), || layer::clear_opaque(handle.as_fd()))?;
+            match forced(handle.as_fd(), || xattr::remove(handle.as_fd(), layer::X_REDIRECT)) {
+                Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => {}
+                Err(e) => return Err(e),
             }
         }
         if let Some(node) = node {

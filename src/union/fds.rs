@@ -13,7 +13,7 @@ pub(crate) enum Slot {
     /// `O_PATH` on its upper directory.
     UpperDir,
     /// `O_PATH` on its n-th lower directory.
-    LowerDir(u8),
+    LowerDir(u16),
     /// Content, readable.
     Read,
     /// Content of an upper file, readable and writable.
@@ -64,7 +64,7 @@ impl FdCache {
             shard.pop(&(id, slot));
         }
         for k in 0..lowers {
-            shard.pop(&(id, Slot::LowerDir(k as u8)));
+            shard.pop(&(id, Slot::LowerDir(k as u16)));
         }
     }
 }

@@ -166,7 +166,7 @@ impl Union {
     /// As `fsync(2)`.
     pub fn fsync(&self, id: NodeId, data_only: bool) -> Sys<()> {
         let node = self.nodes.get(id)?;
-        if !node.place.read().upper {
+        if !node.place.read().upper || self.view.volatile {
             return Ok(());
         }
         if node.kind == Kind::Dir {
@@ -206,7 +206,10 @@ impl Union {
     pub fn statfs(&self, id: NodeId) -> Sys<FsStat> {
         let node = self.nodes.get(id)?;
         let root = self.roots.get(usize::from(node.root)).or(self.roots.first()).ok_or(Errno::EIO)?;
-        file::statfs(root.upper.as_fd())
+        match &root.writable {
+            Some(writable) => file::statfs(writable.upper.as_fd()),
+            None => file::statfs(root.lowers.first().ok_or(Errno::EIO)?.dir.as_fd()),
+        }
     }
 }
 

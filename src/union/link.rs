@@ -1,7 +1,7 @@
 //! Hard links.
 
 use super::copy_up::Content;
-use super::lookup::{LONG, show};
+use super::lookup::LONG;
 use super::node::{Link, NodeId};
 use super::record::Note;
 use super::{Caller, Entry, TOP, Union};
@@ -32,7 +32,7 @@ impl Union {
         let name = Name::new(name)?;
         let base = self.copy_up(&node, Content::Keep)?;
         let _tree = self.tree.read();
-        let root = self.root(&dir)?;
+        let root = self.writable(&dir)?;
         self.copy_up_dir(&dir)?;
         let _ops = dir.dir()?.ops.lock();
         if dir.place.read().gone || node.place.read().gone {
@@ -40,9 +40,9 @@ impl Union {
         }
         let over = match self.find_upper(&dir, name.as_bytes())? {
             Found::Object(_) => return Err(Errno::EEXIST),
-            Found::Whiteout => true,
+            Found::Whiteout(form) => Some(form),
             Found::Nothing if self.find_lower(&dir, name.as_bytes())?.is_some() => return Err(Errno::EEXIST),
-            Found::Nothing => false,
+            Found::Nothing => None,
         };
         let from = self.locate(&node)?;
         let from_path = self.upper_path(&node);
@@ -53,14 +53,14 @@ impl Union {
             }
             file::linkat(from.dir.as_fd(), &from.name, dir, to)
         };
-        if over && root.features.whiteout == WhiteoutForm::Device {
+        if over == Some(WhiteoutForm::Device) {
             let (work, temp) = (root.work.as_fd(), self.temp_name());
             link_to(work, &temp)?;
             file::renameat(work, &temp, upper.as_fd(), name.as_bytes(), 0)
                 .or_else(|e| file::unlinkat(work, &temp).and(Err(e)))?;
         } else {
             link_to(upper.as_fd(), name.as_bytes())?;
-            if over {
+            if over.is_some() {
                 layer::remove_whiteout(upper.as_fd(), name.as_bytes(), WhiteoutForm::Prefix)?;
             }
         }
@@ -72,6 +72,6 @@ impl Union {
         note.path2 = Some(from_path);
         note.base2 = base;
         self.record(caller, note);
-        Ok(Entry { id: node.id, attr: show(&node, attr), ttl: LONG })
+        Ok(Entry { id: node.id, attr: self.show(&node, attr), ttl: LONG })
     }
 }

@@ -1,9 +1,9 @@
 //! From a name in a directory to a node; and from a node to the object on disk.
 
-use super::copy_up::{forced, mark_at};
+use super::copy_up::{forced, mark_at, marks_of};
 use super::fds::Slot;
 use super::node::{Dir, Ident, Link, LowerDir, Node, NodeId, Place};
-use super::{Entry, Root, TOP, Union, top_attr};
+use super::{Entry, Root, TOP, Union, Writable, top_attr};
 use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::layer::{self, Found, LayerKind, Origin, WhiteoutForm};
 use crate::sys::{file, xattr};
@@ -24,7 +24,7 @@ pub(crate) enum Seen {
     /// Nothing in any layer.
     Nothing,
     /// A whiteout in the upper.
-    Whiteout,
+    Whiteout(WhiteoutForm),
     /// An object in the upper.
     Upper(Attr),
     /// An object in the n-th lower directory of the parent.
@@ -72,9 +72,12 @@ impl Union {
             return self.lookup_top(dir.dir()?, name);
         }
         let name = Name::new(name)?;
+        if self.root(&dir)?.prefixed && name.as_bytes().starts_with(layer::WH_PREFIX) {
+            return Err(Errno::ENOENT); // a mark, whatever lies there
+        }
         let seen = self.see(&dir, name.as_bytes())?;
         let ttl = self.ttl(&dir, matches!(seen, Seen::Upper(_)));
-        if matches!(seen, Seen::Nothing | Seen::Whiteout) {
+        if matches!(seen, Seen::Nothing | Seen::Whiteout(_)) {
             return if ttl == LONG { Ok(negative()) } else { Err(Errno::ENOENT) };
         }
         let (node, attr) = self.instantiate(&dir, &name, seen)?;
@@ -143,7 +146,7 @@ impl Union {
     pub(crate) fn see(&self, dir: &Arc<Node>, name: &[u8]) -> Sys<Seen> {
         Ok(match self.find_upper(dir, name)? {
             Found::Object(attr) => Seen::Upper(attr),
-            Found::Whiteout => Seen::Whiteout,
+            Found::Whiteout(form) => Seen::Whiteout(form),
             Found::Nothing => match self.find_lower(dir, name)? {
                 Some((k, attr)) => Seen::Lower(k, attr),
                 None => Seen::Nothing,
@@ -153,16 +156,13 @@ impl Union {
 
     pub(crate) fn find_upper(&self, dir: &Arc<Node>, name: &[u8]) -> Sys<Found> {
         let root = self.root(dir)?;
-        let place = dir.place.read();
-        if !place.upper {
-            return Ok(Found::Nothing);
-        }
-        drop(place);
-        let prefixed = root.features.whiteout == WhiteoutForm::Prefix;
-        if prefixed && name.starts_with(layer::WH_PREFIX) {
+        if root.prefixed && name.starts_with(layer::WH_PREFIX) {
             return Err(Errno::EINVAL);
         }
-        layer::find(self.upper_dir(dir)?.as_fd(), name, LayerKind::Overlay, prefixed)
+        if !dir.place.read().upper {
+            return Ok(Found::Nothing);
+        }
+        layer::find(self.upper_dir(dir)?.as_fd(), name, LayerKind::Overlay, root.prefixed)
     }
 
     /// The topmost lower object at `name`, whatever the upper has there.
@@ -182,7 +182,7 @@ impl Union {
             };
             match layer::find(fd.as_fd(), name, kind, kind == LayerKind::Overlay)? {
                 Found::Nothing => {}
-                Found::Whiteout => return Ok(None),
+                Found::Whiteout(_) => return Ok(None),
                 Found::Object(attr) if self.hidden.contains(&(attr.dev, attr.ino)) => return Ok(None),
                 Found::Object(attr) => return Ok(Some((k, attr))),
             }
@@ -193,7 +193,7 @@ impl Union {
     /// The node of what was seen at `name`, with one lookup more, and its attributes.
     pub(crate) fn instantiate(&self, dir: &Arc<Node>, name: &Name, seen: Seen) -> Sys<(Arc<Node>, Attr)> {
         let (node, attr) = match seen {
-            Seen::Nothing | Seen::Whiteout => return Err(Errno::ENOENT),
+            Seen::Nothing | Seen::Whiteout(_) => return Err(Errno::ENOENT),
             Seen::Upper(attr) if attr.kind == Kind::Dir => {
                 self.instantiate_dir(dir, name, Some(attr), attr)?
             }
@@ -201,7 +201,7 @@ impl Union {
             Seen::Upper(attr) => (self.instantiate_upper(dir, name, &attr)?, attr),
             Seen::Lower(k, attr) => self.instantiate_lower(dir, name, k, attr)?,
         };
-        let shown = show(&node, attr);
+        let shown = self.show(&node, attr);
         Ok((node, shown))
     }
 
@@ -300,7 +300,7 @@ impl Union {
         let mut place = Place { links: smallvec![link], upper: true, ..Place::default() };
         let ident = match origin {
             Some(origin) => {
-                self.read_index(root, &origin, &mut place)?;
+                self.read_index(self.writable(dir)?, &origin, &mut place)?;
                 let from = self.origin_ident(root, &origin);
                 // A lower object that moved behind our back may hold the number; then this one keeps its own.
                 if self.nodes.find(&from).is_some() { own } else { from }
@@ -315,7 +315,7 @@ impl Union {
     }
 
     /// Fills in what the index knows of an object that had several names in the lower.
-    fn read_index(&self, root: &Root, origin: &Origin, place: &mut Place) -> Sys<()> {
+    fn read_index(&self, root: &Writable, origin: &Origin, place: &mut Place) -> Sys<()> {
         if origin.base.nlink < 2 {
             return Ok(());
         }
@@ -334,11 +334,11 @@ impl Union {
         k: usize,
         attr: Attr,
     ) -> Sys<(Arc<Node>, Attr)> {
-        let root = self.root(dir)?;
+        let root = self.root(dir)?.writable.as_ref();
         let layer = dir.place.read().lowers[k].layer;
         let link = Link { parent: dir.clone(), name: name.clone(), upper: false };
         let mut ident = Ident::of(&attr);
-        if attr.nlink > 1 && root.indexed.load(Ordering::Acquire) {
+        if let Some(root) = root.filter(|r| attr.nlink > 1 && r.indexed.load(Ordering::Acquire)) {
             let index = index_name(attr.ino, attr.btime);
             if let Ok(copied) = file::stat_at(root.index.as_fd(), &index) {
                 let node = self.instantiate_indexed(dir, link, ident, index, &copied)?;
@@ -365,8 +365,7 @@ impl Union {
         index: Vec<u8>,
         copied: &Attr,
     ) -> Sys<Arc<Node>> {
-        let root = self.root(dir)?;
-        let nlink_adj = read_adj(root, &index)?;
+        let nlink_adj = read_adj(self.writable(dir)?, &index)?;
         let place = Place {
             links: smallvec![link.clone()],
             upper: true,
@@ -394,15 +393,12 @@ impl Union {
         let mut redirect = None;
         if in_upper {
             let upper = self.upper_dir(dir)?;
-            if root.features.xattr {
-                if mark_at(upper.as_fd(), name, layer::X_OPAQUE)?.is_some_and(|v| v == b"y") {
-                    return Ok((Vec::new(), None));
-                }
-                redirect = layer::resolve_redirect(
-                    mark_at(upper.as_fd(), name, layer::X_REDIRECT)?,
-                    &parents.first().map(|l| l.path.clone()).unwrap_or_default(),
-                )?;
+            let at = parents.first().map(|l| l.path.clone()).unwrap_or_default();
+            let marks = marks_of(upper.as_fd(), name, &at, root.prefixed)?;
+            if marks.opaque {
+                return Ok((Vec::new(), None));
             }
+            redirect = marks.redirect;
         }
         if !parents.is_empty() {
             self.ensure_watched(dir);
@@ -436,7 +432,7 @@ impl Union {
             return Ok(pin.clone());
         }
         let Some(link) = place.name().cloned() else {
-            return Ok(self.root(node)?.upper.clone());
+            return Ok(self.writable(node)?.upper.clone());
         };
         drop(place);
         let parent = self.upper_dir(&link.parent)?;
@@ -446,14 +442,14 @@ impl Union {
 
     /// The descriptor of the `k`-th lower directory of a node.
     pub(crate) fn lower_dir(&self, node: &Arc<Node>, k: usize) -> Sys<Arc<OwnedFd>> {
-        match self.fds.get(node.id, Slot::LowerDir(k as u8)) {
+        match self.fds.get(node.id, Slot::LowerDir(k as u16)) {
             Some(fd) => Ok(fd),
             None => self.lower_dir_in(node, &node.place.read(), k),
         }
     }
 
     fn lower_dir_in(&self, node: &Arc<Node>, place: &Place, k: usize) -> Sys<Arc<OwnedFd>> {
-        let slot = Slot::LowerDir(k as u8);
+        let slot = Slot::LowerDir(k as u16);
         if let Some(fd) = self.fds.get(node.id, slot) {
             return Ok(fd);
         }
@@ -478,14 +474,17 @@ impl Union {
             return Ok(here(pin.clone()));
         }
         let Some(link) = place.name() else {
-            return Ok(here(self.root(node)?.upper.clone()));
+            return match &self.root(node)?.writable {
+                Some(root) => Ok(here(root.upper.clone())),
+                None => self.lower_dir_in(node, place, 0).map(here),
+            };
         };
         if place.upper {
             if let Some(link) = place.links.iter().find(|l| l.upper) {
                 return Ok(At { dir: self.upper_dir(&link.parent)?, name: link.name.as_bytes().into() });
             }
             let index = place.index.clone().ok_or(Errno::ESTALE)?;
-            return Ok(At { dir: self.root(node)?.index.clone(), name: index });
+            return Ok(At { dir: self.writable(node)?.index.clone(), name: index });
         }
         if node.kind == Kind::Dir {
             return self.lower_dir_in(node, place, 0).map(here);
@@ -507,7 +506,7 @@ impl Union {
             return Err(Errno::ESTALE); // another object took the name in the real tree
         }
         drop(place);
-        Ok(show(node, attr))
+        Ok(self.show(node, attr))
     }
 
     /// The path of a node in the merged view, from its root. Also its path in the upper.
@@ -530,27 +529,6 @@ fn negative() -> Entry {
     let mut attr = top_attr(0);
     attr.ino = 0;
     Entry { id: 0, attr, ttl: LONG }
-}
-
-/// The attributes of an object on disk as the merged view shows them.
-pub(crate) fn show(node: &Node, mut attr: Attr) -> Attr {
-    // The kernel fixes the number of the mount's own root, but shows the `st_ino` that getattr gives.
-    attr.ino = if node.id == super::ROOT_ID { node.ident.ino } else { node.id };
-    let place = node.place.read();
-    if place.gone {
-        attr.nlink = 0;
-    } else if node.kind == Kind::Dir {
-        if place.upper && !place.lowers.is_empty() {
-            attr.nlink = 1; // not counted, as overlayfs reports merged directories
-        }
-    } else {
-        attr.nlink = attr.nlink.saturating_add_signed(place.nlink_adj);
-    }
-    drop(place);
-    if node.kind == Kind::File {
-        node.maybe_suid.store(attr.perm & 0o6000 != 0, Ordering::Relaxed);
-    }
-    attr
 }
 
 /// Adds a name to what is known of a node; the newest name of a lower-only object comes first, since an older one
@@ -582,7 +560,7 @@ impl Merge<'_> {
     /// Looks at `name` in the directory `dir`, which is `parent` of `layer`; true when nothing further down shows.
     fn step(
         &mut self,
-        layer: u8,
+        layer: u16,
         dir: std::os::fd::BorrowedFd<'_>,
         parent: &RelPath,
         name: &[u8],
@@ -595,17 +573,17 @@ impl Merge<'_> {
             {
                 self.top.get_or_insert(attr);
             }
-            Found::Object(_) | Found::Whiteout => return Ok(true),
+            Found::Object(_) | Found::Whiteout(_) => return Ok(true),
         }
         self.merged.push(LowerDir { layer, path: parent.join(name) });
         if kind == LayerKind::Plain {
             return Ok(false);
         }
-        let fd = file::openat(dir, name, libc::O_PATH | libc::O_DIRECTORY, 0)?;
-        if layer::is_opaque(fd.as_fd())? {
+        let marks = layer::marks_at(dir, name, parent, true)?;
+        if marks.opaque {
             return Ok(true);
         }
-        match layer::read_redirect(fd.as_fd(), parent)? {
+        match marks.redirect {
             Some(path) => self.below(usize::from(layer) + 1, &path).map(|()| true),
             None => Ok(false),
         }
@@ -622,7 +600,7 @@ impl Merge<'_> {
                 Err(Errno::ENOENT | Errno::ENOTDIR) => continue,
                 Err(e) => return Err(e),
             };
-            if self.step(layer as u8, dir.as_fd(), &parent, name)? {
+            if self.step(layer as u16, dir.as_fd(), &parent, name)? {
                 break;
             }
         }
@@ -637,14 +615,14 @@ pub(crate) fn index_name(ino: u64, btime: Time) -> Vec<u8> {
 
 const X_NLINK: &[u8] = b"user.overlay.sbx.nlink";
 
-fn read_adj(root: &Root, index: &[u8]) -> Sys<i32> {
+fn read_adj(root: &Writable, index: &[u8]) -> Sys<i32> {
     let value = mark_at(root.index.as_fd(), index, X_NLINK)?;
     let text = value.as_deref().and_then(|v| std::str::from_utf8(v).ok());
     text.map_or(Ok(-1), |t| t.parse().map_err(|_| Errno::EIO))
 }
 
 /// Notes the difference between reported and real link count on an indexed object.
-pub(crate) fn write_adj(root: &Root, index: &[u8], adj: i32) -> Sys<()> {
+pub(crate) fn write_adj(root: &Writable, index: &[u8], adj: i32) -> Sys<()> {
     let fd = file::openat(root.index.as_fd(), index, libc::O_PATH, 0)?;
     match forced(fd.as_fd(), || xattr::set(fd.as_fd(), X_NLINK, adj.to_string().as_bytes(), 0)) {
         Ok(()) | Err(Errno::EPERM | Errno::EOPNOTSUPP) => Ok(()),

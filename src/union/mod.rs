@@ -26,6 +26,7 @@ mod readdir;
 mod record;
 mod remove;
 mod rename;
+mod view;
 mod xattr;
 
 pub use caller::Caller;
@@ -35,10 +36,11 @@ pub use file::Range;
 pub use invalidate::Notify;
 pub use node::NodeId;
 pub use readdir::DirItem;
+pub use view::{IdRange, Ids, View};
 
 use crate::base::{Attr, BaseId, Errno, Error, Kind, Name, RelPath, Result, SetTime, Sys, Time};
 use crate::journal::Journal;
-use crate::layer::{self, Features, LayerKind};
+use crate::layer::{self, Features, LayerKind, WhiteoutForm};
 use crate::sys::{self, file as sysfile};
 use fds::FdCache;
 use invalidate::Watcher;
@@ -68,14 +70,23 @@ pub struct RootConfig {
     pub name: Name,
     /// The real directory it stands for: absolute, canonical.
     pub real_path: Vec<u8>,
-    /// Where writes go (`O_PATH | O_DIRECTORY`).
-    pub upper: OwnedFd,
-    /// Scratch space on the upper's file system (`O_PATH | O_DIRECTORY`).
-    pub work: OwnedFd,
+    /// Where writes go; without it every verb that changes something is refused (`EROFS`).
+    pub upper: Option<UpperConfig>,
     /// The layers below, topmost first; at least one.
     pub lowers: Vec<LayerConfig>,
-    /// What the upper's file system can do.
+}
+
+/// The writable layer of a root.
+pub struct UpperConfig {
+    /// Its root directory (`O_PATH | O_DIRECTORY`).
+    pub dir: OwnedFd,
+    /// Scratch space on the same file system (`O_PATH | O_DIRECTORY`).
+    pub work: OwnedFd,
+    /// What that file system can do.
     pub features: Features,
+    /// Whether overlayfs, fuse-overlayfs and container tools write and mount it too: then its root's attributes
+    /// are its own, whiteouts are read in both forms, and no redirect is written, which they would not follow.
+    pub shared: bool,
 }
 
 /// What a union is made of.
@@ -90,6 +101,8 @@ pub struct Config {
     pub journal: Option<Arc<Journal>>,
     /// Whether callers of any uid are served (we are root): what they make is given to them.
     pub multi_user: bool,
+    /// How the view differs from what is on disk.
+    pub view: View,
 }
 
 pub(crate) struct Layer {
@@ -99,16 +112,25 @@ pub(crate) struct Layer {
 
 pub(crate) struct Root {
     name: Name,
+    lowers: Vec<Layer>,
+    /// Device of the topmost lower's root.
+    lower_dev: u64,
+    /// Whether names that begin with `.wh.` are marks in every layer with marks, so that no object has one.
+    prefixed: bool,
+    node: Arc<Node>,
+    writable: Option<Writable>,
+}
+
+/// What a root has beside its lowers when it can be changed.
+pub(crate) struct Writable {
     upper: Arc<OwnedFd>,
     work: Arc<OwnedFd>,
     index: Arc<OwnedFd>,
-    lowers: Vec<Layer>,
     features: Features,
-    /// Device of the topmost lower's root.
-    lower_dev: u64,
+    /// Whether a directory of the lower may be renamed by noting where it was.
+    redirects: bool,
     /// Whether the index directory may hold anything.
     indexed: AtomicBool,
-    node: Arc<Node>,
 }
 
 /// The merged view of a session. Every verb is safe to call from any thread.
@@ -125,6 +147,7 @@ pub struct Union {
     watcher: Option<Watcher>,
     hidden: Vec<(u64, u64)>,
     multi_user: bool,
+    view: View,
     temp_seq: AtomicU64,
     /// Set when upper and journal may disagree; the journal is then not closed as clean.
     degraded: AtomicBool,
@@ -163,6 +186,7 @@ impl Union {
             watcher: Watcher::new().ok(),
             hidden: config.hidden,
             multi_user: config.multi_user,
+            view: config.view,
             temp_seq: AtomicU64::new(1),
             degraded: AtomicBool::new(false),
         });
@@ -190,7 +214,7 @@ impl Union {
     /// # Errors
     /// As `syncfs(2)` and `fdatasync(2)`.
     pub fn sync(&self) -> Sys<()> {
-        for root in &self.roots {
+        for root in self.roots.iter().filter_map(|r| r.writable.as_ref()) {
             let dir = sysfile::reopen(root.upper.as_fd(), libc::O_RDONLY | libc::O_DIRECTORY)?;
             sys::data::syncfs(dir.as_fd())?;
         }
@@ -199,6 +223,11 @@ impl Union {
 
     fn root(&self, node: &Node) -> Sys<&Root> {
         self.roots.get(usize::from(node.root)).ok_or(Errno::EPERM)
+    }
+
+    /// The part of the node's root that can be changed.
+    fn writable(&self, node: &Node) -> Sys<&Writable> {
+        self.root(node)?.writable.as_ref().ok_or(Errno::EROFS)
     }
 
     /// A name for a temporary object in a work directory, never used before by this process.
@@ -213,52 +242,65 @@ fn open_root(root: RootConfig, index: u16, single: bool, nodes: &Table) -> Resul
         root.lowers.first().ok_or_else(|| Error::failure("a root needs at least one layer below it"))?;
     let attr = sysfile::stat(top.dir.as_fd()).map_err(|e| fail("stat root", e))?;
     nodes.note_device(attr.dev);
-    let upper_attr = sysfile::stat(root.upper.as_fd()).map_err(|e| fail("stat the upper of", e))?;
-    nodes.note_device(upper_attr.dev);
-    match sysfile::mkdirat(root.work.as_fd(), b"index", 0o700) {
-        Ok(()) | Err(Errno::EEXIST) => {}
-        Err(e) => return Err(fail("prepare the work directory of", e)),
-    }
-    let index_dir = sysfile::openat(root.work.as_fd(), b"index", libc::O_PATH | libc::O_DIRECTORY, 0)
-        .map_err(|e| fail("open the index of", e))?;
-    prepare_upper_root(&root, &attr).map_err(|e| fail("prepare the upper of", e))?;
-    let listable = sysfile::reopen(index_dir.as_fd(), libc::O_RDONLY | libc::O_DIRECTORY);
-    let index_entries =
-        listable.and_then(|fd| sys::dir::entries(fd.as_fd())).map_err(|e| fail("read the index of", e))?;
+    let prefixed = root
+        .upper
+        .as_ref()
+        .is_none_or(|u| u.shared || !u.features.xattr || u.features.whiteout == WhiteoutForm::Prefix);
+    let writable = match root.upper {
+        Some(upper) => {
+            let upper_attr = sysfile::stat(upper.dir.as_fd()).map_err(|e| fail("stat the upper of", e))?;
+            nodes.note_device(upper_attr.dev);
+            if !upper.shared {
+                prepare_upper_root(&upper, top.dir.as_fd(), &attr)
+                    .map_err(|e| fail("prepare the upper of", e))?;
+            }
+            Some(open_upper(upper).map_err(|e| fail("prepare the work directory of", e))?)
+        }
+        None => None,
+    };
     let lowers: Vec<LowerDir> =
-        (0..root.lowers.len()).map(|layer| LowerDir { layer: layer as u8, path: RelPath::root() }).collect();
+        (0..root.lowers.len()).map(|layer| LowerDir { layer: layer as u16, path: RelPath::root() }).collect();
     let ident = Ident::of(&attr);
     let id = if single { ROOT_ID } else { nodes.preferred_id(&ident) };
-    let node = Arc::new(Node::root_dir(id, index, ident, lowers));
+    let node = Arc::new(Node::root_dir(id, index, ident, lowers, writable.is_some()));
     nodes.insert_fixed(node.clone());
     Ok(Root {
         name: root.name,
-        upper: Arc::new(root.upper),
-        work: Arc::new(root.work),
-        index: Arc::new(index_dir),
         lowers: root.lowers.into_iter().map(|l| Layer { dir: Arc::new(l.dir), kind: l.kind }).collect(),
-        features: root.features,
         lower_dev: attr.dev,
-        indexed: AtomicBool::new(!index_entries.is_empty()),
+        prefixed,
         node,
+        writable,
+    })
+}
+
+fn open_upper(upper: UpperConfig) -> Sys<Writable> {
+    match sysfile::mkdirat(upper.work.as_fd(), b"index", 0o700) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        Err(e) => return Err(e),
+    }
+    let index = sysfile::openat(upper.work.as_fd(), b"index", libc::O_PATH | libc::O_DIRECTORY, 0)?;
+    let listable = sysfile::reopen(index.as_fd(), libc::O_RDONLY | libc::O_DIRECTORY)?;
+    let indexed = !sys::dir::entries(listable.as_fd())?.is_empty();
+    Ok(Writable {
+        upper: Arc::new(upper.dir),
+        work: Arc::new(upper.work),
+        index: Arc::new(index),
+        features: upper.features,
+        redirects: upper.features.xattr && !upper.shared,
+        indexed: AtomicBool::new(indexed),
     })
 }
 
 /// Gives a fresh upper its real directory's mode, owner (where permitted) and times, once.
-fn prepare_upper_root(root: &RootConfig, lower: &Attr) -> Sys<()> {
-    if root.features.xattr && layer::read_origin(root.upper.as_fd())?.is_some() {
+fn prepare_upper_root(upper: &UpperConfig, top: BorrowedFd<'_>, lower: &Attr) -> Sys<()> {
+    let dir = upper.dir.as_fd();
+    if upper.features.xattr && layer::read_origin(dir)?.is_some() {
         return Ok(());
     }
-    let top = root.lowers.first().ok_or(Errno::EINVAL)?;
     let origin = layer::Origin { path: RelPath::root(), base: BaseId::of(lower), btime: lower.btime };
-    let mark = |upper: BorrowedFd<'_>| layer::write_origin(upper, &origin).map(drop);
-    copy_up::copy_meta(top.dir.as_fd(), root.upper.as_fd(), lower, mark)?;
-    sysfile::utimens_at(
-        root.upper.as_fd(),
-        b"",
-        Some(SetTime::At(lower.atime)),
-        Some(SetTime::At(lower.mtime)),
-    )
+    copy_up::copy_meta(top, dir, lower, |dir| layer::write_origin(dir, &origin).map(drop))?;
+    sysfile::utimens_at(dir, b"", Some(SetTime::At(lower.atime)), Some(SetTime::At(lower.mtime)))
 }
 
 /// Attributes of the synthetic top directory.

@@ -31,7 +31,7 @@ impl Ident {
 /// A directory of a layer that shows through a merged directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LowerDir {
-    pub layer: u8,
+    pub layer: u16,
     pub path: RelPath,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Place {
     /// Whether the object lives in the upper.
     pub upper: bool,
     /// Which of the parent's layers holds a lower-only non-directory.
-    pub layer: u8,
+    pub layer: u16,
     /// The object lost its last name in the merged view.
     pub gone: bool,
     /// Handle of an upper object that no name leads to any more.
@@ -134,9 +134,9 @@ impl Node {
         }
     }
 
-    /// The node of a root directory: always in the upper, never forgotten.
-    pub fn root_dir(id: NodeId, root: u16, ident: Ident, lowers: Vec<LowerDir>) -> Node {
-        let place = Place { upper: true, lowers: lowers.into(), ..Place::default() };
+    /// The node of a root directory: in the upper from the start, if there is one, and never forgotten.
+    pub fn root_dir(id: NodeId, root: u16, ident: Ident, lowers: Vec<LowerDir>, upper: bool) -> Node {
+        let place = Place { upper, lowers: lowers.into(), ..Place::default() };
         Node::new(id, root, Kind::Dir, ident, place)
     }
 

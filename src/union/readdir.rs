@@ -8,7 +8,7 @@ use super::copy_up::open_forced;
 use super::node::{Node, NodeId};
 use super::{TOP, Union, top_attr};
 use crate::base::{Attr, Errno, Kind, Name, Sys};
-use crate::layer::{self, LayerKind, WhiteoutForm};
+use crate::layer::{self, LayerKind};
 use crate::sys::{dir as sysdir, file};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -182,9 +182,7 @@ impl Union {
         let layers = usize::from(upper) + lowers.len();
         if upper {
             let fd = open_listing(self.upper_dir(dir)?.as_fd(), true)?;
-            let form = root.features.whiteout;
-            let prefixed = form == WhiteoutForm::Prefix;
-            self.add_layer(&fd, LayerKind::Overlay, prefixed, layers > 1, &mut seen, &mut names)?;
+            self.add_layer(&fd, LayerKind::Overlay, root.prefixed, layers > 1, &mut seen, &mut names)?;
         }
         for (k, lower) in lowers.iter().enumerate() {
             let fd = match self.lower_dir(dir, k) {

@@ -4,7 +4,7 @@ use super::copy_up::forced;
 use super::lookup::{Seen, write_adj};
 use super::node::{Ident, Node, NodeId};
 use super::record::Note;
-use super::{Caller, Root, TOP, Union};
+use super::{Caller, TOP, Union, Writable};
 use crate::base::{Attr, BaseId, Errno, Kind, Name, Sys};
 use crate::journal::Op;
 use crate::layer::{self, WhiteoutForm};
@@ -21,12 +21,12 @@ impl Union {
         let _tree = self.tree.read();
         let dir = self.removable_parent(parent)?;
         let name = Name::new(name)?;
-        let root = self.root(&dir)?;
+        let root = self.writable(&dir)?;
         self.copy_up_dir(&dir)?;
         let _ops = dir.dir()?.ops.lock();
         let seen = self.see(&dir, name.as_bytes())?;
         let attr = match seen {
-            Seen::Nothing | Seen::Whiteout => return Err(Errno::ENOENT),
+            Seen::Nothing | Seen::Whiteout(_) => return Err(Errno::ENOENT),
             Seen::Upper(attr) | Seen::Lower(_, attr) if attr.kind == Kind::Dir => return Err(Errno::EISDIR),
             Seen::Upper(attr) | Seen::Lower(_, attr) => attr,
         };
@@ -51,12 +51,12 @@ impl Union {
         let _tree = self.tree.read();
         let dir = self.removable_parent(parent)?;
         let name = Name::new(name)?;
-        let root = self.root(&dir)?;
+        let root = self.writable(&dir)?;
         self.copy_up_dir(&dir)?;
         let _ops = dir.dir()?.ops.lock();
         let seen = self.see(&dir, name.as_bytes())?;
         let attr = match seen {
-            Seen::Nothing | Seen::Whiteout => return Err(Errno::ENOENT),
+            Seen::Nothing | Seen::Whiteout(_) => return Err(Errno::ENOENT),
             Seen::Upper(attr) | Seen::Lower(_, attr) if attr.kind != Kind::Dir => return Err(Errno::ENOTDIR),
             Seen::Upper(attr) | Seen::Lower(_, attr) => attr,
         };
@@ -73,7 +73,7 @@ impl Union {
 
     fn remove_empty_dir(
         &self,
-        root: &Root,
+        root: &Writable,
         dir: &Arc<Node>,
         name: &Name,
         child: &Arc<Node>,
@@ -117,7 +117,7 @@ impl Union {
     /// The node that the kernel knows for what was seen at `name`, if it does.
     pub(crate) fn known(&self, dir: &Arc<Node>, name: &Name, seen: Seen) -> Option<Arc<Node>> {
         let node = match seen {
-            Seen::Nothing | Seen::Whiteout => None,
+            Seen::Nothing | Seen::Whiteout(_) => None,
             Seen::Upper(attr) => {
                 self.nodes.find_copied(attr.dev, attr.ino).or_else(|| self.nodes.find(&Ident::of(&attr)))
             }
@@ -157,12 +157,12 @@ impl Union {
     }
 
     /// Takes `name` out of the merged view: the upper object goes, and a whiteout comes where a lower one would show.
-    pub(crate) fn hide(&self, root: &Root, dir: &Arc<Node>, name: &Name, seen: Seen) -> Sys<()> {
+    pub(crate) fn hide(&self, root: &Writable, dir: &Arc<Node>, name: &Name, seen: Seen) -> Sys<()> {
         let upper = self.upper_dir(dir)?;
         let name_bytes = name.as_bytes();
         let is_dir = matches!(seen, Seen::Upper(attr) if attr.kind == Kind::Dir);
         match seen {
-            Seen::Nothing | Seen::Whiteout => Ok(()),
+            Seen::Nothing | Seen::Whiteout(_) => Ok(()),
             Seen::Lower(..) => self.whiteout(root, upper.as_fd(), name_bytes),
             Seen::Upper(_) => {
                 let lower = self.find_lower(dir, name_bytes)?.is_some();
@@ -177,7 +177,7 @@ impl Union {
     }
 
     /// Replaces an upper non-directory by a whiteout in one step.
-    pub(crate) fn whiteout_over(&self, root: &Root, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+    pub(crate) fn whiteout_over(&self, root: &Writable, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
         if root.features.whiteout == WhiteoutForm::Prefix {
             layer::make_whiteout(upper, name, WhiteoutForm::Prefix)?;
             return file::unlinkat(upper, name);
@@ -189,7 +189,7 @@ impl Union {
     }
 
     /// Replaces an upper directory, empty but for marks, by a whiteout in one step.
-    pub(crate) fn whiteout_over_dir(&self, root: &Root, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+    pub(crate) fn whiteout_over_dir(&self, root: &Writable, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
         let (work, temp) = (root.work.as_fd(), self.temp_name());
         if root.features.whiteout == WhiteoutForm::Prefix {
             layer::make_whiteout(upper, name, WhiteoutForm::Prefix)?;
@@ -203,7 +203,7 @@ impl Union {
     }
 
     /// Removes an upper directory, empty but for marks, with no lower one behind it.
-    fn remove_upper_dir(&self, root: &Root, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+    fn remove_upper_dir(&self, root: &Writable, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
         match file::rmdirat(upper, name) {
             Err(Errno::ENOTEMPTY) => {
                 let temp = self.temp_name();
@@ -217,7 +217,7 @@ impl Union {
     /// Notes that `name` in `dir` no longer leads to `node`, whose attributes were `attr` before.
     pub(crate) fn drop_name(
         &self,
-        root: &Root,
+        root: &Writable,
         node: &Arc<Node>,
         dir: &Arc<Node>,
         name: &Name,

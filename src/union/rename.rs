@@ -8,7 +8,7 @@ use super::copy_up::{Content, forced};
 use super::lookup::Seen;
 use super::node::{Link, Node, NodeId};
 use super::record::Note;
-use super::{Caller, Root, TOP, Union};
+use super::{Caller, TOP, Union, Writable};
 use crate::base::{Attr, BaseId, Errno, Kind, Name, Sys};
 use crate::journal::Op;
 use crate::layer::{self, WhiteoutForm};
@@ -34,7 +34,7 @@ impl End {
     fn attr(&self) -> Option<Attr> {
         match self.seen {
             Seen::Upper(attr) | Seen::Lower(_, attr) => Some(attr),
-            Seen::Nothing | Seen::Whiteout => None,
+            Seen::Nothing | Seen::Whiteout(_) => None,
         }
     }
 }
@@ -104,7 +104,7 @@ impl Union {
                 link.upper = true;
             }
             if let Some(index) = &place.index {
-                super::lookup::write_adj(self.root(&node)?, index, place.nlink_adj)?;
+                super::lookup::write_adj(self.writable(&node)?, index, place.nlink_adj)?;
             }
             base = base.or_else(|| from.stat().ok().map(|a| BaseId::of(&a)));
         }
@@ -114,7 +114,7 @@ impl Union {
     fn end(&self, dir: &Arc<Node>, name: &Name, held: &mut Vec<NodeId>) -> Sys<End> {
         let seen = self.see(dir, name.as_bytes())?;
         let node = match seen {
-            Seen::Nothing | Seen::Whiteout => None,
+            Seen::Nothing | Seen::Whiteout(_) => None,
             _ => {
                 let node = self.instantiate(dir, name, seen)?.0;
                 held.push(node.id);
@@ -142,7 +142,7 @@ impl Union {
         let (Some(node), Seen::Upper(attr)) = (source.node.clone(), source.seen) else {
             return Err(if source.node.is_none() { Errno::ENOENT } else { Errno::EAGAIN });
         };
-        let root = self.root(&node)?;
+        let root = self.writable(&node)?;
         let (from_path, to_path) =
             (self.path_in(from.0, from.1.as_bytes()), self.path_in(to.0, to.1.as_bytes()));
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
@@ -190,7 +190,7 @@ impl Union {
     }
 
     /// Prepares a directory in the upper for a new place: what shows through it must not change.
-    fn mark_moved(&self, root: &Root, end: &End, node: &Arc<Node>, lower_there: bool) -> Sys<()> {
+    fn mark_moved(&self, root: &Writable, end: &End, node: &Arc<Node>, lower_there: bool) -> Sys<()> {
         if node.kind != Kind::Dir {
             return Ok(());
         }
@@ -198,7 +198,7 @@ impl Union {
         let handle = file::openat(dir.as_fd(), end.name.as_bytes(), libc::O_PATH | libc::O_DIRECTORY, 0)?;
         let lowers = node.place.read().lowers.clone();
         match lowers.first() {
-            Some(_) if !root.features.xattr => Err(Errno::EXDEV),
+            Some(_) if !root.redirects => Err(Errno::EXDEV),
             Some(top) => {
                 let marked = forced(handle.as_fd(), || layer::write_redirect(handle.as_fd(), &top.path));
                 match marked {
@@ -216,14 +216,14 @@ impl Union {
         }
     }
 
-    fn replace(&self, root: &Root, source: &End, target: &End, node: &Arc<Node>) -> Sys<()> {
+    fn replace(&self, root: &Writable, source: &End, target: &End, node: &Arc<Node>) -> Sys<()> {
         self.mark_moved(root, source, node, target.lower)?;
         let (dir, to_dir) = (self.upper_dir(&source.dir)?, self.upper_dir(&target.dir)?);
         let (name, to) = (source.name.as_bytes(), target.name.as_bytes());
         let is_dir = node.kind == Kind::Dir;
         let prefixed = root.features.whiteout == WhiteoutForm::Prefix;
         let kept = self.handle_to_keep(&target.dir, &target.name, target.node.as_ref(), target.seen)?;
-        let mut device_there = matches!(target.seen, Seen::Whiteout) && !prefixed;
+        let mut device_there = matches!(target.seen, Seen::Whiteout(WhiteoutForm::Device));
         if is_dir && matches!(target.seen, Seen::Upper(_)) {
             // An empty directory in the way; it may hold marks, so it is taken away whole.
             if target.lower {
@@ -247,7 +247,7 @@ impl Union {
         } else {
             file::renameat(dir.as_fd(), name, to_dir.as_fd(), to, 0)?;
         }
-        if prefixed && (target.lower || matches!(target.seen, Seen::Whiteout)) {
+        if (prefixed && target.lower) || matches!(target.seen, Seen::Whiteout(WhiteoutForm::Prefix)) {
             layer::remove_whiteout(to_dir.as_fd(), to, WhiteoutForm::Prefix)?;
         }
         if let (Some(old), Some(attr)) = (&target.node, target.attr()) {
@@ -262,7 +262,7 @@ impl Union {
         Ok(())
     }
 
-    fn exchange(&self, root: &Root, source: &End, target: &End, node: &Arc<Node>) -> Sys<()> {
+    fn exchange(&self, root: &Writable, source: &End, target: &End, node: &Arc<Node>) -> Sys<()> {
         let (Some(other), Seen::Upper(_)) = (target.node.clone(), target.seen) else {
             return Err(if target.node.is_none() { Errno::ENOENT } else { Errno::EAGAIN });
         };

@@ -10,6 +10,9 @@ use crate::sys::xattr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
+/// ACLs travel as xattrs of this prefix (acl(5)).
+const ACL_PREFIX: &[u8] = b"system.posix_acl_";
+
 impl Union {
     /// The value of an xattr.
     ///
@@ -19,6 +22,7 @@ impl Union {
         if layer::is_private(name) {
             return Err(Errno::ENODATA);
         }
+        self.check_acl(name)?;
         let _tree = self.tree.read();
         let node = self.nodes.get(id)?;
         if node.root == TOP {
@@ -39,7 +43,7 @@ impl Union {
         }
         let names = xattr::list(self.locate(&node)?.handle()?.as_fd())?;
         let mut out = Vec::new();
-        for name in names.iter().filter(|n| !layer::is_private(n)) {
+        for name in names.iter().filter(|n| !layer::is_private(n) && self.check_acl(n).is_ok()) {
             out.extend_from_slice(name);
             out.push(0);
         }
@@ -63,6 +67,11 @@ impl Union {
         self.change_xattr(caller, id, name, |fd| xattr::remove(fd, name))
     }
 
+    fn check_acl(&self, name: &[u8]) -> Sys<()> {
+        let refused = self.view.no_acl && name.starts_with(ACL_PREFIX);
+        if refused { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+    }
+
     fn change_xattr(
         &self,
         caller: &Caller,
@@ -70,6 +79,7 @@ impl Union {
         name: &[u8],
         change: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Sys<()>,
     ) -> Sys<()> {
+        self.check_acl(name)?;
         let node = self.nodes.get(id)?;
         if layer::is_private(name) || node.root == TOP {
             return Err(Errno::EPERM);
