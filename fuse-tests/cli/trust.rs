@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 const EDIT: &str = "echo four >> a.txt; echo new > new.txt; rm gone.txt; mv dir moved; chmod 600 a.txt";
 
 fn says(w: &World, args: &[&str]) -> (i32, String, String) {
-    let out = w.sbx(args).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let out = w.sbx(args).output().expect("the product runs");
+    let text = |bytes| String::from_utf8(bytes).expect("its output is text");
     (out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr))
 }
 

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use sbx_fuse::base::What;
 use sbx_fuse::journal;
 use sbx_fuse::layer::{LayerKind, WhiteoutForm};
-use sbx_fuse::review::{self, Disagreement, RootDirs};
+use sbx_fuse::review::{self, Disagreement, RootDirs, Settled};
 use std::fs;
 use std::path::Path;
 use tree::{Tree, differences};
@@ -22,10 +22,10 @@ use view::{Setup, View};
 /// A place for trees, in memory where that has what we need, since copy-up syncs.
 fn place() -> tempfile::TempDir {
     let builder = |dir: &Path| tempfile::Builder::new().prefix("sbxmodel-").tempdir_in(dir);
-    if let Ok(dir) = builder(Path::new("/dev/shm")) {
-        if view::probe(dir.path()).xattr {
-            return dir;
-        }
+    if let Ok(dir) = builder(Path::new("/dev/shm"))
+        && view::probe(dir.path()).xattr
+    {
+        return dir;
     }
     builder(&std::env::temp_dir()).unwrap()
 }
@@ -109,7 +109,13 @@ impl Both {
         let mut differ = review::agree(&folded, &scanned);
         // It also names, rarely, a path of which both say the same.
         differ.retain(|d| d.fold != d.scan && !took_a_place(d));
-        prop_assert!(differ.is_empty(), "journal and upper: {:#?}", differ);
+        let words = |set: &[Settled]| -> Vec<String> {
+            set.iter()
+                .map(|s| format!("{:?} {:?} {:?}", s.change.what, s.change.path, s.change.from))
+                .collect()
+        };
+        let (fold, scan) = (words(&folded), words(&scanned));
+        prop_assert!(differ.is_empty(), "{:#?}\njournal: {:#?}\nupper: {:#?}", differ, fold, scan);
         Ok(())
     }
 
@@ -225,6 +231,36 @@ proptest! {
             both.agree("after the upper was frozen")?;
         }
     }
+}
+
+fn at(path: &'static str) -> ops::Path {
+    path.split('/').collect()
+}
+
+fn mv(from: &'static str, to: &'static str, how: ops::How) -> Op {
+    Op::Rename { from: at(from), to: at(to), how }
+}
+
+#[test]
+#[ignore = "settling the fold drops the deletion: c/a is not said to be gone"]
+fn an_object_comes_back_to_its_path_while_its_directory_moves() {
+    let lower = [Op::Mkdir { at: at("a") }, Op::Create { at: at("a/a"), len: 0 }];
+    let work =
+        [Op::Mkdir { at: at("c") }, mv("a/a", "c/a", ops::How::Replace), mv("c", "a", ops::How::Exchange)];
+    let mut both = Both::new(&lower, None);
+    both.apply(&work).unwrap();
+    both.journal_agrees().unwrap();
+}
+
+#[test]
+#[ignore = "the fold does not know that two names share their content"]
+fn a_write_to_one_name_of_a_link_changes_the_other() {
+    let lower = [Op::Create { at: at("b"), len: 0 }];
+    let work =
+        [Op::Link { from: at("b"), to: at("a") }, Op::Forget, Op::Write { at: at("a"), offset: 0, len: 1 }];
+    let mut both = Both::new(&lower, None);
+    both.apply(&work).unwrap();
+    both.journal_agrees().unwrap();
 }
 
 #[test]

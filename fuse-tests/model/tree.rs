@@ -59,5 +59,5 @@ pub fn differences(plain: &Tree, view: &Tree, exact_links: bool) -> Vec<String> 
 }
 
 fn short(bytes: &[u8]) -> String {
-    format!("{}", blake3::hash(bytes).to_hex().split_at(8).0)
+    blake3::hash(bytes).to_hex().split_at(8).0.to_owned()
 }

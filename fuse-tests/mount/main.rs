@@ -19,6 +19,7 @@ mod readdir;
 mod remove;
 mod rename;
 mod space;
+mod users;
 mod xattr;
 
 use libtest_mimic::{Arguments, Trial};
@@ -66,6 +67,7 @@ fn all() -> Vec<harness::Case> {
         remove::cases,
         rename::cases,
         space::cases,
+        users::cases,
         xattr::cases,
     ];
     files.iter().flat_map(|cases| cases()).collect()

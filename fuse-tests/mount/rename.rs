@@ -369,7 +369,6 @@ fn the_upper_is_an_ordinary_one() {
         dirs.session.join("upper").display(),
         work.display()
     );
-    let none: Option<&str> = None;
     let flags = nix::mount::MsFlags::empty();
     let mounted = nix::mount::mount(Some("overlay"), &mnt, Some("overlay"), flags, Some(options.as_str()));
     let Ok(()) = mounted else {
@@ -384,5 +383,4 @@ fn the_upper_is_an_ordinary_one() {
     let seen = tree(&mnt);
     nix::mount::umount(&mnt).unwrap();
     assert_eq!(seen, expected);
-    drop(none);
 }

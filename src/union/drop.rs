@@ -4,7 +4,7 @@ use super::copy_up::{forced, mark_at, open_forced};
 use super::lookup::{Seen, index_name, open_deep};
 use super::node::{LowerDir, Node};
 use super::record::Note;
-use super::{Caller, Root, Union, Writable};
+use super::{Caller, Root, Union};
 use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::Op;
 use crate::layer::{self, Found, LayerKind};
@@ -118,8 +118,8 @@ impl Union {
             if attr.kind == Kind::Dir {
                 self.leave_dir(root, dir.as_fd(), &name, path, node.as_ref())?;
             } else {
-                let root = root.writable.as_ref().ok_or(Errno::EROFS)?;
-                self.leave_file(root, dir.as_fd(), parent.as_ref(), &name, &attr, node.as_ref(), stale)?;
+                let known = parent.as_ref().zip(node.as_ref());
+                self.leave_file(root, dir.as_fd(), &name, &attr, known, stale)?;
             }
         }
         if let Some(parent) = parent {
@@ -129,31 +129,31 @@ impl Union {
         Ok(true)
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// A non-directory leaves the upper; `known` is its parent's node and its own.
     fn leave_file(
         &self,
-        root: &Writable,
+        root: &Root,
         dir: BorrowedFd<'_>,
-        parent: Option<&Arc<Node>>,
         name: &Name,
         attr: &Attr,
-        node: Option<&Arc<Node>>,
+        known: Option<(&Arc<Node>, &Arc<Node>)>,
         stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>,
     ) -> Sys<()> {
-        let handle = match (parent, node) {
-            (Some(parent), Some(_)) => self.handle_to_keep(parent, name, node, Seen::Upper(*attr))?,
-            _ => None,
+        let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
+        let handle = match known {
+            Some((parent, node)) => self.handle_to_keep(parent, name, Some(node), Seen::Upper(*attr))?,
+            None => None,
         };
         let index = origin_index(dir, name, attr)?;
         forced(dir, || file::unlinkat(dir, name.as_bytes()))?;
         // Names that only the lower has led here by the index. With the last name of the upper gone they lead to the
         // real object again.
         let alone = |copy: Attr| (copy.dev, copy.ino, copy.nlink) == (attr.dev, attr.ino, 1);
-        let index = index.filter(|index| file::stat_at(root.index.as_fd(), index).is_ok_and(alone));
+        let index = index.filter(|index| file::stat_at(writable.index.as_fd(), index).is_ok_and(alone));
         if let Some(index) = &index {
-            file::unlinkat(root.index.as_fd(), index)?;
+            file::unlinkat(writable.index.as_fd(), index)?;
         }
-        let (Some(parent), Some(node)) = (parent, node) else {
+        let Some((parent, node)) = known else {
             return Ok(());
         };
         if index.is_some() {
@@ -165,7 +165,7 @@ impl Union {
             }
             place.links.retain(|l| l.upper);
         }
-        self.drop_name(root, node, parent, name, attr, handle)
+        self.drop_name(writable, node, parent, name, attr, handle)
     }
 
     /// A directory leaves the upper when nothing else of the session is in it; else it stays as a merged one.
