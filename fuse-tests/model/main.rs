@@ -241,26 +241,26 @@ fn mv(from: &'static str, to: &'static str, how: ops::How) -> Op {
     Op::Rename { from: at(from), to: at(to), how }
 }
 
+/// A known gap: settling the fold drops the deletion of `c/a`. The scan that `verify` makes finds and notes it.
 #[test]
-#[ignore = "settling the fold drops the deletion: c/a is not said to be gone"]
-fn an_object_comes_back_to_its_path_while_its_directory_moves() {
+fn known_gap_an_object_comes_back_to_its_path_while_its_directory_moves() {
     let lower = [Op::Mkdir { at: at("a") }, Op::Create { at: at("a/a"), len: 0 }];
     let work =
         [Op::Mkdir { at: at("c") }, mv("a/a", "c/a", ops::How::Replace), mv("c", "a", ops::How::Exchange)];
     let mut both = Both::new(&lower, None);
     both.apply(&work).unwrap();
-    both.journal_agrees().unwrap();
+    assert!(both.journal_agrees().is_err(), "the gap is closed: let this test demand it");
 }
 
+/// A known gap: the fold does not know that two names share their content. `verify` finds and notes it.
 #[test]
-#[ignore = "the fold does not know that two names share their content"]
-fn a_write_to_one_name_of_a_link_changes_the_other() {
+fn known_gap_a_write_to_one_name_of_a_link_changes_the_other() {
     let lower = [Op::Create { at: at("b"), len: 0 }];
     let work =
         [Op::Link { from: at("b"), to: at("a") }, Op::Forget, Op::Write { at: at("a"), offset: 0, len: 1 }];
     let mut both = Both::new(&lower, None);
     both.apply(&work).unwrap();
-    both.journal_agrees().unwrap();
+    assert!(both.journal_agrees().is_err(), "the gap is closed: let this test demand it");
 }
 
 #[test]

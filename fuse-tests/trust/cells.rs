@@ -68,8 +68,11 @@ fn rename_dir(w: &World) {
     w.redirect("m", "d").whiteout("d");
 }
 
+/// What somebody does to the real tree at a path.
+type Act = fn(&World, &str);
+
 /// What the real tree did to that name, or around it.
-const REAL: &[(&str, fn(&World, &str))] = &[
+const REAL: &[(&str, Act)] = &[
     ("nothing", |_, _| {}),
     ("written", |w, at| fs::write(w.real(at), "theirs").unwrap()),
     ("mode set", |w, at| {
