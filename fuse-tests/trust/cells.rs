@@ -69,10 +69,10 @@ fn rename_dir(w: &World) {
 }
 
 /// What somebody does to the real tree at a path.
-type Act = fn(&World, &str);
+type Intrusion = fn(&World, &str);
 
 /// What the real tree did to that name, or around it.
-const REAL: &[(&str, Act)] = &[
+const REAL: &[(&str, Intrusion)] = &[
     ("nothing", |_, _| {}),
     ("written", |w, at| fs::write(w.real(at), "theirs").unwrap()),
     ("mode set", |w, at| {
