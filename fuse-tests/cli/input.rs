@@ -22,6 +22,10 @@ fn the_reference_is_a_snapshot() {
         "verify",
         "ls",
         "rm",
+        "archive",
+        "restore",
+        "gc",
+        "usage",
         "doctor",
         "completions",
     ] {
@@ -49,6 +53,12 @@ fn bad_arguments_of_every_command() {
     w.run(&["verify", "x"]);
     w.run(&["ls", "x"]);
     w.run(&["rm"]);
+    w.run(&["archive", "a", "-s", "b"]);
+    w.run(&["archive", "--ttl", "soon"]);
+    w.run(&["restore"]);
+    w.run(&["gc", "--older-than", "24", "--max-total", "1G"]);
+    w.run(&["gc", "--max-total", "much"]);
+    w.run(&["usage", "x"]);
     w.run(&["doctor", "x"]);
     w.run(&["completions", "klingon"]);
     same_as_before!(w);

@@ -7,5 +7,7 @@
 mod crash;
 mod input;
 mod mounted;
+mod review;
 mod running;
+mod trust;
 mod world;

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 const ID: u32 = 12345;
 
 /// The program, where that person can read it.
-fn program() -> &'static Path {
+pub fn program() -> &'static Path {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     PLACE.get_or_init(|| {
         if is_root() {
@@ -237,6 +237,7 @@ macro_rules! same_as_before {
                 ),
                 (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "[TIME]"),
                 (r#""[0-9a-f]{32}""#, r#""[ID]""#),
+                (r#""token": "r\d+-\d+\.\d{9}""#, r#""token": "[TOKEN]""#),
             ]
         }, { insta::assert_snapshot!($world.transcript()) });
     };

@@ -7,22 +7,22 @@ use std::collections::BTreeMap;
 use std::fs;
 
 #[derive(Clone, Debug)]
-struct Node {
+pub struct Node {
     /// Where it is in the real tree; nothing for what the session made.
     origin: Option<String>,
     body: Body,
 }
 
 #[derive(Clone, Debug)]
-enum Body {
+pub enum Body {
     File { content: String, touched: bool },
     Dir(BTreeMap<String, Node>),
 }
 
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-type Dir = BTreeMap<String, Node>;
+pub type Dir = BTreeMap<String, Node>;
 
 fn dir_at<'a>(top: &'a mut Dir, path: &str) -> Option<&'a mut Dir> {
     let mut at = top;
@@ -179,7 +179,7 @@ fn write_upper(w: &World, dir: &Dir, path: &str, lower: Option<&str>) {
     }
 }
 
-fn model_tree(top: &Dir) -> Vec<String> {
+pub fn model_tree(top: &Dir) -> Vec<String> {
     fn walk(dir: &Dir, prefix: &str, out: &mut Vec<(Vec<String>, String)>) {
         for (name, node) in dir {
             let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}/{name}") };
@@ -201,7 +201,7 @@ fn model_tree(top: &Dir) -> Vec<String> {
     out.into_iter().map(|(_, line)| line).collect()
 }
 
-fn session(seed: u64) -> (World, Dir, Random) {
+pub fn session(seed: u64) -> (World, Dir, Random) {
     let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..8 {
         r.below(2);

@@ -81,7 +81,7 @@ pub struct Time {
 }
 
 /// Attributes of one file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
     /// Inode number.
     pub ino: u64,

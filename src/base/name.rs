@@ -142,6 +142,21 @@ impl RelPath {
     }
 }
 
+impl serde::Serialize for RelPath {
+    /// The text that [`quote`] makes of it.
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&quote(&self.0))
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for RelPath {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = <String as serde::Deserialize>::deserialize(from)?;
+        let bytes = unquote(&text).ok_or_else(|| serde::de::Error::custom("not a quoted path"))?;
+        RelPath::new(&bytes).map_err(|_| serde::de::Error::custom("not a path beneath a root"))
+    }
+}
+
 impl fmt::Debug for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&quote(&self.0))

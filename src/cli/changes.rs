@@ -2,10 +2,11 @@
 
 use super::context::Opened;
 use super::output::{Color, Out};
+use super::risk::{Noise, Ranked, Reviewed, noise_lines, remark};
 use super::{Which, paths};
 use crate::base::{Kind, Result, What, quote};
 use crate::journal::Folded;
-use crate::review::Settled;
+use crate::review::{self, Class, Settled};
 use crate::session::{PathBytes, Session};
 use clap::Args;
 use serde::Serialize;
@@ -14,7 +15,8 @@ use std::path::PathBuf;
 /// Show what the session changed, one line each
 ///
 /// A added, M modified, D deleted, R renamed (old -> new), T of another type, P only mode, owner, times or xattrs.
-/// Paths are those from the root; of several roots, the root's name comes first.
+/// Paths are those from the root; of several roots, the root's name comes first. What could run or leak on the host
+/// stands on top, with a `!` and the reason; build output and ignored files are grouped at the end.
 #[derive(Debug, Args)]
 pub(super) struct ChangesArgs {
     #[command(flatten)]
@@ -25,6 +27,11 @@ pub(super) struct ChangesArgs {
     /// End letter and paths with NUL, unquoted: LETTER NUL PATH NUL, for R: LETTER NUL OLD NUL NEW NUL
     #[arg(short = '0', long)]
     null: bool,
+    #[command(flatten)]
+    noise: Noise,
+    /// List build output and ignored files one by one
+    #[arg(long, conflicts_with = "no_ignored")]
+    all: bool,
     /// Only changes at or beneath these
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -49,23 +56,43 @@ struct Json {
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     comm: Option<PathBytes>,
+    /// Pins what was looked at, the same in each row: for `apply --reviewed`.
+    token: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    risk: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    noise: Option<String>,
 }
 
 pub(super) fn run(args: ChangesArgs) -> Result<u8> {
     let opened = Opened::open(&args.which)?;
     let set = opened.settled()?;
     let selection = paths::select(&opened.session, &args.paths, &set)?;
-    let chosen: Vec<&Settled> = set.iter().filter(|s| selection.takes(s)).collect();
+    let reviewed = Reviewed::new(&opened, set, &args.noise)?;
     let mut out = Out::new();
-    if args.json {
-        let rows: Vec<Json> = chosen.iter().map(|s| json(&opened.session, &opened.folded, s)).collect();
-        out.json(&rows)?;
+    let session = &opened.session;
+    if args.json || args.null {
+        // Programs get the order of paths, and find what is risky in a field.
+        let token = review::token(opened.folded.last_seq, &reviewed.set);
+        let both = reviewed.set.iter().zip(&reviewed.classes);
+        let chosen =
+            both.filter(|(s, _)| selection.takes(s)).map(|(settled, class)| Ranked { settled, class });
+        if args.json {
+            let rows: Vec<Json> = chosen.map(|r| json(session, &opened.folded, &r, token.clone())).collect();
+            out.json(&rows)?;
+        } else {
+            for r in chosen {
+                out.bytes(&null_ended(session, r.settled))?;
+            }
+        }
     } else {
-        for s in chosen {
-            if args.null {
-                out.bytes(&null_ended(&opened.session, s))?;
-            } else {
-                let text = line(&out, &opened.session, s);
+        let chosen: Vec<Ranked<'_>> = reviewed.ranked().filter(|r| selection.takes(r.settled)).collect();
+        for r in chosen.iter().filter(|r| args.all || !matches!(r.class, Class::Noise(_))) {
+            let text = line(&out, session, r.settled) + &remark(&out, r);
+            out.line(&text)?;
+        }
+        if !args.all {
+            for text in noise_lines(&chosen) {
                 out.line(&text)?;
             }
         }
@@ -74,7 +101,8 @@ pub(super) fn run(args: ChangesArgs) -> Result<u8> {
     Ok(0)
 }
 
-fn json(session: &Session, folded: &Folded, s: &Settled) -> Json {
+fn json(session: &Session, folded: &Folded, r: &Ranked<'_>, token: String) -> Json {
+    let s = r.settled;
     let c = &s.change;
     let process = folded.process(c);
     let root = session.meta.roots.get(usize::from(c.root)).map(|r| r.path.clone());
@@ -92,6 +120,12 @@ fn json(session: &Session, folded: &Folded, s: &Settled) -> Json {
         time: (c.last.seq > 0).then_some(c.last.time),
         pid: process.map(|p| p.pid),
         comm: process.map(|p| PathBytes(p.comm.clone())),
+        token,
+        risk: r.class.reasons().to_vec(),
+        noise: match r.class {
+            Class::Noise(group) => Some(group.clone()),
+            _ => None,
+        },
     }
 }
 

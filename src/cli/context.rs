@@ -19,7 +19,7 @@ pub(super) struct Opened {
     /// Its server, when it is live.
     pub(super) live: Option<Client>,
     /// Its lock, when it rests.
-    _lock: Option<Lock>,
+    lock: Option<Lock>,
     /// What its journal amounts to.
     pub(super) folded: Folded,
     /// Its directories.
@@ -31,13 +31,15 @@ pub(super) struct Opened {
 /// The session a command means.
 pub(super) fn select(which: &Which) -> Result<Session> {
     let store = Store::open()?;
-    match &which.session {
-        Some(name) => store.get(name),
+    let session = match &which.session {
+        Some(name) => store.get(name)?,
         None => {
             let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
-            store.find_default(&cwd)
+            store.find_default(&cwd)?
         }
-    }
+    };
+    session.check_present()?;
+    Ok(session)
 }
 
 impl Opened {
@@ -56,22 +58,31 @@ impl Opened {
     pub(super) fn of(mut session: Session) -> Result<Opened> {
         if let Some(mut client) = connect(&session)? {
             client.new_epoch()?;
-            let folded = journal::fold_dir(&session.journal_dir())?;
             let roots = root_dirs(&session)?;
-            return Ok(Opened {
-                session,
-                live: Some(client),
-                _lock: None,
-                folded,
-                roots,
-                repaired: Vec::new(),
-            });
+            let repaired = recover_live(&session, &mut client, &roots)?;
+            output::notes(&repaired);
+            let folded = journal::fold_dir(&session.journal_dir())?;
+            return Ok(Opened { session, live: Some(client), lock: None, folded, roots, repaired });
         }
         let lock = session.lock()?;
         let roots = root_dirs(&session)?;
         let (folded, repaired) = settle_down(&mut session, &lock, &roots)?;
         output::notes(&repaired);
-        Ok(Opened { session, live: None, _lock: Some(lock), folded, roots, repaired })
+        Ok(Opened { session, live: None, lock: Some(lock), folded, roots, repaired })
+    }
+
+    /// The lock of a session that rests.
+    pub(super) fn lock(&self) -> Option<&Lock> {
+        self.lock.as_ref()
+    }
+
+    /// Reads the journal again, after something left the session.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) fn refold(&mut self) -> Result<()> {
+        self.folded = journal::fold_dir(&self.session.journal_dir())?;
+        Ok(())
     }
 
     /// The changes, compared with the real objects.
@@ -144,6 +155,7 @@ pub(super) fn root_dirs(session: &Session) -> Result<Vec<RootDirs>> {
             let mut dirs = RootDirs::open(r.lower_dir(), &r.upper_dir(), &r.work_dir(), r.meta().features)
                 .map_err(|e| e.context(format!("session {} cannot be used", session.name)))?;
             dirs.root = u16::try_from(r.index()).unwrap_or(u16::MAX);
+            dirs.kept = session.applied_dir();
             Ok(dirs)
         })
         .collect()
@@ -160,9 +172,46 @@ pub(super) fn settle_down(
     roots: &[RootDirs],
 ) -> Result<(Folded, Vec<String>)> {
     let mut said = session::recover(session, lock)?;
+    recover_resting(session, roots, &mut said)?;
     let folded = reconcile(session, roots, &mut said)?;
     let named = |s: String| format!("session {}: {s}", session.name);
     Ok((folded, said.into_iter().map(named).collect()))
+}
+
+fn has(set: &ChangeSet, root: u16, path: &RelPath) -> bool {
+    set.changes.binary_search_by(|c| (c.root, &c.path).cmp(&(root, path))).is_ok()
+}
+
+/// Finishes or takes back an interrupted application. Before journal and upper are compared: they are compared by way
+/// of the real tree.
+fn recover_resting(session: &Session, roots: &[RootDirs], said: &mut Vec<String>) -> Result<()> {
+    let Some(mut recovery) = review::recover(roots, &session.applied_dir(), &mut review::NoFault)? else {
+        return Ok(());
+    };
+    said.append(&mut recovery.said);
+    if !recovery.has_leavers() {
+        return Ok(());
+    }
+    // Not closed in good order: what the crash left unnoted is found by comparing.
+    let (journal, _) = Journal::open(&session.journal_dir())?;
+    let set = journal::fold_dir(&session.journal_dir())?.set;
+    let offline = review::Offline::new(roots, &set, review::Leave::Applied);
+    let mut dropper = Resting { offline, journal: &journal, set: &set, op: Op::Applied };
+    recovery.drop_with(roots, &|root, path| has(&set, root, path), &mut dropper)?;
+    journal.sync().map_err(|e| Error::sys("write the journal", e))
+}
+
+fn recover_live(session: &Session, client: &mut Client, roots: &[RootDirs]) -> Result<Vec<String>> {
+    let Some(mut recovery) = review::recover(roots, &session.applied_dir(), &mut review::NoFault)? else {
+        return Ok(Vec::new());
+    };
+    if recovery.has_leavers() {
+        let set = journal::fold_dir(&session.journal_dir())?.set;
+        let mut dropper = Live { client, set: &set, applied: true };
+        recovery.drop_with(roots, &|root, path| has(&set, root, path), &mut dropper)?;
+    }
+    let named = |s: &String| format!("session {}: {s}", session.name);
+    Ok(recovery.said.iter().map(named).collect())
 }
 
 /// How many changes a session has that rests and whose lock is ours.

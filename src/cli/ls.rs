@@ -3,7 +3,7 @@
 use super::output::{Color, Out, time};
 use super::status::State;
 use crate::base::Result;
-use crate::session::{PathBytes, Session, Store};
+use crate::session::{Archived, PathBytes, Session, Store};
 use clap::Args;
 use serde::Serialize;
 
@@ -28,6 +28,8 @@ struct Row {
     roots: Vec<PathBytes>,
     command: Vec<PathBytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    archive: Option<Archived>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
@@ -44,6 +46,7 @@ pub(super) fn run(args: LsArgs) -> Result<u8> {
                 pid: None,
                 roots: Vec::new(),
                 command: Vec::new(),
+                archive: None,
                 error: Some(e.causes.last().unwrap_or(&e.message).clone()),
             },
         });
@@ -60,6 +63,7 @@ pub(super) fn run(args: LsArgs) -> Result<u8> {
 
 fn row(session: &Session) -> Result<Row> {
     let (state, holder) = State::of(session)?;
+    let lost = session.archived.as_ref().is_some_and(|a| a.on_disk().is_none());
     Ok(Row {
         name: session.name.clone(),
         state,
@@ -68,7 +72,8 @@ fn row(session: &Session) -> Result<Row> {
         pid: holder.map(|h| h.pid),
         roots: session.meta.roots.iter().map(|r| r.path.clone()).collect(),
         command: session.meta.command.clone(),
-        error: None,
+        archive: session.archived.clone(),
+        error: lost.then(|| "its archive is gone".to_owned()),
     })
 }
 

@@ -1,6 +1,8 @@
 //! Commands, their arguments and their output.
 
+mod amounts;
 mod apply;
+mod archive;
 mod background;
 mod changes;
 mod completions;
@@ -8,6 +10,8 @@ mod context;
 mod diff;
 mod discard;
 mod doctor;
+mod export;
+mod gc;
 mod log;
 mod ls;
 mod mount;
@@ -16,12 +20,19 @@ mod output;
 mod overlay;
 mod overlay_options;
 mod paths;
+mod rebase;
 mod reconcile;
+mod restore;
+mod review;
+mod risk;
 mod rm;
 mod run;
 mod serve;
 mod status;
+mod take;
 mod umount;
+mod undo;
+mod usage;
 mod verify;
 
 use crate::base::{ErrorKind, Result};
@@ -51,11 +62,19 @@ enum Command {
     Changes(changes::ChangesArgs),
     Diff(diff::DiffArgs),
     Apply(apply::ApplyArgs),
+    Undo(undo::UndoArgs),
+    Rebase(rebase::RebaseArgs),
+    Review(review::ReviewArgs),
     Discard(discard::DiscardArgs),
+    Export(export::ExportArgs),
     Log(log::LogArgs),
     Verify(verify::VerifyArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
+    Archive(archive::ArchiveArgs),
+    Restore(restore::RestoreArgs),
+    Gc(gc::GcArgs),
+    Usage(usage::UsageArgs),
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
     #[command(hide = true)]
@@ -107,11 +126,19 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Changes(args) => changes::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Apply(args) => apply::run(args),
+        Command::Rebase(args) => rebase::run(args),
+        Command::Undo(args) => undo::run(args),
+        Command::Review(args) => review::run(args),
         Command::Discard(args) => discard::run(args),
+        Command::Export(args) => export::run(args),
         Command::Log(args) => log::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Ls(args) => ls::run(args),
         Command::Rm(args) => rm::run(args),
+        Command::Archive(args) => archive::run(args),
+        Command::Restore(args) => restore::run(args),
+        Command::Gc(args) => gc::run(args),
+        Command::Usage(args) => usage::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Serve(args) => mount::serve(args),

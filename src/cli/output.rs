@@ -34,7 +34,8 @@ impl Color {
     }
 }
 
-fn wants_color() -> bool {
+/// Whether the person and the terminal take colours: neither `NO_COLOR` nor `TERM=dumb`.
+pub(super) fn wants_color() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }
@@ -158,6 +159,17 @@ pub(super) fn bar(total: u64, what: &str) -> ProgressBar {
         bar.set_style(style.progress_chars("=> "));
     }
     bar.set_prefix(what.to_owned());
+    bar
+}
+
+/// A bar that counts bytes, on a terminal only. To be made when the first are done: it is drawn at once.
+pub(super) fn byte_bar(total: u64, what: &str) -> ProgressBar {
+    let bar = bar(total, what);
+    if let Ok(style) =
+        ProgressStyle::with_template("{prefix} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}")
+    {
+        bar.set_style(style.progress_chars("=> "));
+    }
     bar
 }
 

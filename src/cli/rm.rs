@@ -3,12 +3,13 @@
 use super::context;
 use super::output::{self, confirm};
 use crate::base::Result;
-use crate::session::{Role, Store};
+use crate::session::{Role, Session, Store};
 use clap::Args;
 
 /// Throw sessions away, with everything they changed
 ///
-/// The real directories are not touched. A session that is in use is refused.
+/// The real directories are not touched. A session that is in use is refused. Of an archived one the archive goes, too,
+/// unless it was written elsewhere with -o.
 #[derive(Debug, Args)]
 pub(super) struct RmArgs {
     /// The sessions
@@ -30,7 +31,12 @@ pub(super) fn run(args: RmArgs) -> Result<u8> {
         }
         let lock = store.lock(name, Role::Command)?;
         // A session that cannot be read holds who knows what: ask, too.
-        let what = match session.and_then(|mut s| context::count_changes(&mut s, &lock)) {
+        let archived = session.as_ref().ok().filter(|s| s.archived.is_some()).cloned();
+        let count = |mut s: Session| match &s.archived {
+            Some(archived) => Ok(archived.changes),
+            None => context::count_changes(&mut s, &lock),
+        };
+        let what = match session.and_then(count) {
             Ok(0) => None,
             Ok(n) => Some(output::count(n, "change", "changes")),
             Err(e) => {
@@ -43,7 +49,10 @@ pub(super) fn run(args: RmArgs) -> Result<u8> {
         {
             continue;
         }
-        store.remove(name, &lock)?;
+        match &archived {
+            Some(session) => store.remove_with_archive(session, &lock, false)?,
+            None => store.remove(name, &lock)?,
+        }
         output::note(&format!("session {name} is gone"));
     }
     Ok(0)

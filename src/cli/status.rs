@@ -1,8 +1,9 @@
 //! `sbx-fuse status`: what a session is.
 
-use super::changes::summary;
+use super::changes::{line, summary};
 use super::context::Opened;
 use super::output::{Color, Out, time};
+use super::risk::{self, Noise, Ranked, Reviewed};
 use super::{Which, paths};
 use crate::base::{Result, What, quote};
 use crate::review::{self, Conflict};
@@ -31,6 +32,8 @@ pub(super) enum State {
     Mounted,
     /// Nobody has it.
     Resting,
+    /// Its files are in an archive.
+    Archived,
     /// It cannot be read.
     Broken,
 }
@@ -38,6 +41,9 @@ pub(super) enum State {
 impl State {
     /// The state of a session and who holds it.
     pub(super) fn of(session: &Session) -> Result<(State, Option<Holder>)> {
+        if session.archived.is_some() {
+            return Ok((State::Archived, None));
+        }
         let holder = session.holder()?.filter(|h| h.role == Role::Server);
         let state = match (&holder, &session.meta.mountpoint) {
             (None, _) => State::Resting,
@@ -53,6 +59,7 @@ impl State {
             State::Running => "running",
             State::Mounted => "mounted",
             State::Resting => "resting",
+            State::Archived => "archived",
             State::Broken => "broken",
         }
     }
@@ -72,8 +79,16 @@ struct Json {
     roots: Vec<PathBytes>,
     directory: PathBytes,
     changes: BTreeMap<What, usize>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    risk: Vec<Risk>,
     drift: Vec<Drift>,
     repaired: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Risk {
+    path: PathBytes,
+    why: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -88,15 +103,21 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
     let replaced =
         |root: u16, path: &crate::base::RelPath| opened.folded.replaced.get(&(root, path.clone())).cloned();
     let conflicts = review::check(&opened.roots, &set, &replaced)?;
+    let reviewed = Reviewed::new(&opened, set, &Noise { no_ignored: false })?;
+    let (set, ranked) = (&reviewed.set, reviewed.ranked().collect::<Vec<_>>());
     let session = &opened.session;
     let (state, holder) = State::of(session)?;
     let mut changes = BTreeMap::new();
-    for s in &set {
+    for s in set {
         *changes.entry(s.change.what).or_default() += 1;
     }
     let drift = |c: &Conflict| Drift {
         path: PathBytes(paths::shown(session, c.root, &c.path)),
         why: c.why.sentence(),
+    };
+    let risk = |r: &Ranked<'_>| Risk {
+        path: PathBytes(paths::shown(session, r.settled.change.root, &r.settled.change.path)),
+        why: r.class.reasons().to_vec(),
     };
     let json = Json {
         name: session.name.clone(),
@@ -109,6 +130,7 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
         roots: session.meta.roots.iter().map(|r| r.path.clone()).collect(),
         directory: PathBytes::from(session.dir.as_path()),
         changes,
+        risk: ranked.iter().filter(|r| !r.class.reasons().is_empty()).map(risk).collect(),
         drift: conflicts.iter().map(drift).collect(),
         repaired: opened.repaired.clone(),
     };
@@ -116,7 +138,8 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
     if args.json {
         out.json(&json)?;
     } else {
-        show(&mut out, &json, &summary(&set))?;
+        show(&mut out, &json, &summary(set))?;
+        show_ranked(&mut out, session, &ranked)?;
     }
     out.flush()?;
     Ok(0)
@@ -147,6 +170,20 @@ fn show(out: &mut Out, s: &Json, summary: &str) -> Result<()> {
         for d in &s.drift {
             out.line(&format!("         {}: {}", quote(d.path.as_bytes()), d.why))?;
         }
+    }
+    Ok(())
+}
+
+/// Risky changes, all of them, and how much noise there is.
+fn show_ranked(out: &mut Out, session: &Session, ranked: &[Ranked<'_>]) -> Result<()> {
+    for (i, r) in ranked.iter().filter(|r| !r.class.reasons().is_empty()).enumerate() {
+        let head = if i == 0 { "look at " } else { "        " };
+        let text = format!("{head} {}{}", line(out, session, r.settled), risk::remark(out, r));
+        out.line(&text)?;
+    }
+    for (i, text) in risk::noise_lines(ranked).into_iter().enumerate() {
+        let head = if i == 0 { "noise   " } else { "        " };
+        out.line(&format!("{head} {text}"))?;
     }
     Ok(())
 }

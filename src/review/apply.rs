@@ -1,21 +1,25 @@
 //! Carries a plan out on the real tree, whole or not at all.
 //!
-//! Order, and what is true if a step fails: (1) everything is staged under temporary names, nothing of the real tree
-//! is touched but the mode of directories that could not be written to; (2) the steps, each of which notes its inverse before the next begins; what they replace is moved
-//! aside, never overwritten; (3) what was done is synced; (4) commit: what was set aside is removed, and the changes
-//! leave the session. A failure up to (3) takes the noted inverses in reverse order.
+//! Order: (1) everything is staged under temporary names, nothing of the real tree is touched but the mode of
+//! directories that could not be written to; (2) the steps; what they replace is set aside, never overwritten; (3) what was
+//! set aside goes to the session, so that the application can be undone; (4) what was done is synced, and the commit
+//! is marked in the intent log; (5) the changes leave the session. Whatever fails up to (4) is taken back, at once or,
+//! after a crash, by the next command; what comes after it is finished by the next command.
 
 use super::discard::{Dropper, drop_order, seen_of};
+use super::intent::{APPLY_LOG, After, Entry, Leaver, LogWriter, Op, Place, Space};
 use super::objects::{self, Object};
 use super::plan::{Plan, Step};
+use super::recover::{end_of_roll_back, remove_copied};
 use super::settle::Settled;
-use super::undo::Undo;
-use super::{RootDirs, attrs, root_of};
+use super::transaction::{Fault, NoFault, Spaces, Txn, expect, take_back};
+use super::vault::Vault;
+use super::{RootDirs, attrs, copy, root_of};
 use crate::base::{Attr, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
 use crate::sys::{data, file};
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, Hasher};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How far an application is.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +41,33 @@ pub struct Report {
     pub applied: Vec<(u16, RelPath)>,
     /// Those of them that stay in the session, because it changed them again since they were compared.
     pub kept: Vec<(u16, RelPath)>,
+    /// Those of them that were applied without their set-uid and set-gid bits or capabilities.
+    pub stripped: Vec<(u16, RelPath)>,
     /// What did not work after the real tree was changed: the session's files to be tidied, leftovers to be removed.
     pub warnings: Vec<Error>,
 }
 
-/// Applies `plan` to the real trees and takes the changes out of the session through `dropper`.
+/// Whether changes of permission bits are carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Perms {
+    /// As the session has them.
+    #[default]
+    Apply,
+    /// A real object keeps its own; what is new has those of the session.
+    Skip,
+}
+
+/// What to do about permissions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Policy {
+    /// Whether changes of permission bits are carried out.
+    pub perms: Perms,
+    /// Whether set-uid and set-gid bits and capabilities may come from the session.
+    pub privileged: bool,
+}
+
+/// Applies `plan` to the real trees and takes the changes out of the session through `dropper`. Set-uid and set-gid
+/// bits and capabilities that the real files do not have are left out.
 ///
 /// # Errors
 /// When a change cannot be applied at all (a socket, an object changed since it was compared), or when a step fails;
@@ -52,27 +78,60 @@ pub fn apply(
     dropper: &mut dyn Dropper,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Report> {
+    apply_with(roots, plan, Policy::default(), dropper, progress, &mut NoFault)
+}
+
+/// [`apply`] by another policy; `fault` is for tests.
+///
+/// # Errors
+/// As [`apply`].
+pub fn apply_with(
+    roots: &[RootDirs],
+    plan: &Plan,
+    policy: Policy,
+    dropper: &mut dyn Dropper,
+    progress: &mut dyn FnMut(Progress<'_>),
+    fault: &mut dyn Fault,
+) -> Result<Report> {
     preflight(roots, plan)?;
+    let Some(first) = roots.first() else { return Ok(Report::default()) };
+    let vault = Vault::take(&first.kept)?;
+    let (number, kept) = vault.add()?;
     let staging = plan.steps.iter().filter(|s| matches!(s, Step::Put { .. } | Step::Rewrite { .. })).count();
+    let total = plan.steps.len() + staging;
+    let done = std::cell::Cell::new(0);
+    let progress = std::cell::RefCell::new(progress);
+    let tell = |path: &RelPath, bytes: u64| {
+        (progress.borrow_mut())(Progress { done: done.get(), total, bytes, path });
+    };
+    let mut tick = |path: &RelPath| {
+        done.set((done.get() + 1).min(total));
+        tell(path, 0);
+    };
+    let spaces = Spaces { roots, kept };
+    let log = match LogWriter::create(spaces.kept.as_fd(), APPLY_LOG) {
+        Ok(log) => log,
+        Err(e) => {
+            vault.remove(number).map_err(|also| Error::sys("remove an empty log", also))?;
+            return Err(Error::sys("write the intent log", e));
+        }
+    };
     let mut run = Run {
         roots,
         plan,
-        undo: Vec::new(),
+        policy,
+        txn: Txn::new(spaces, log, fault, &mut tick, "k"),
         staged: BTreeMap::new(),
         moved: Vec::new(),
         asides: Vec::new(),
-        saves: Vec::new(),
-        touched: BTreeSet::new(),
         dir_times: Vec::new(),
         unsynced: Vec::new(),
-        progress,
-        done: 0,
-        total: plan.steps.len() + staging,
-        salt: std::hash::RandomState::new().build_hasher().finish(),
+        stripped: Vec::new(),
+        tell: &tell,
     };
     match run.all() {
-        Ok(()) => Ok(run.commit(dropper)),
-        Err(e) => Err(run.roll_back(e)),
+        Ok(()) => Ok(run.finish(dropper)),
+        Err(e) => Err(run.roll_back(&vault, number, e)),
     }
 }
 
@@ -108,6 +167,7 @@ fn preflight(roots: &[RootDirs], plan: &Plan) -> Result<()> {
 }
 
 /// A temporary name in a directory of the real tree, by the path it has when nothing is moved yet.
+#[derive(Clone)]
 struct Staged {
     dir: RelPath,
     name: Vec<u8>,
@@ -119,55 +179,58 @@ const SYNC_EACH: usize = 64;
 struct Run<'a, 'p> {
     roots: &'a [RootDirs],
     plan: &'a Plan,
-    undo: Vec<Undo>,
+    policy: Policy,
+    txn: Txn<'a, 'p>,
     staged: BTreeMap<usize, Staged>,
     /// Directories moved so far: (root, from, to).
     moved: Vec<(u16, RelPath, RelPath)>,
-    /// To be removed at commit.
-    asides: Vec<(u16, RelPath)>,
-    /// Copies in work directories, to be removed at the end.
-    saves: Vec<(u16, Vec<u8>)>,
-    /// Directories whose entries changed.
-    touched: BTreeSet<(u16, RelPath)>,
+    /// What was replaced or removed, to be kept.
+    asides: Vec<Place>,
     /// Times of directories, set when nothing changes in them any more.
     dir_times: Vec<(u16, RelPath, Time)>,
     /// Directories in which files were staged without a sync of their own.
     unsynced: Vec<(u16, RelPath)>,
-    progress: &'p mut dyn FnMut(Progress<'_>),
-    done: usize,
-    total: usize,
-    salt: u64,
+    stripped: Vec<(u16, RelPath)>,
+    tell: &'p dyn Fn(&RelPath, u64),
 }
 
 impl<'a> Run<'a, '_> {
     fn all(&mut self) -> Result<()> {
-        let many = self.plan.steps.iter().filter(|s| matches!(s, Step::Put { .. })).count() > SYNC_EACH;
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+        let begin = Entry::Begin { time, changes: self.plan.changes.len() };
+        self.txn.log.push(&begin).map_err(|e| Error::sys("write the intent log", e))?;
         // A directory that is to become writable must be so before anything can be staged in it.
-        let (unlocks, steps): (Vec<&Step>, Vec<&Step>) =
-            self.plan.steps.iter().partition(|s| matches!(s, Step::Unlock { .. }));
-        self.take_all(&unlocks)?;
         for step in &self.plan.steps {
-            let (Step::Put { path, .. } | Step::Rewrite { path, .. }) = step else { continue };
-            self.tell(path, 0);
-            self.stage(step, many).map_err(|e| failed(e, step))?;
-            self.done += 1;
+            if let Step::Unlock { root, path, .. } = step {
+                let at = Place::real(*root, path);
+                let place = at.clone();
+                let unlock = move |spaces: &Spaces<'_>| {
+                    let object = spaces.find(&place)?.ok_or(Errno::ENOENT)?;
+                    file::chmod_fd(object.fd.as_fd(), object.attr.perm | 0o700)
+                };
+                self.txn.attrs(&at, Box::new(unlock))?;
+            }
         }
-        self.sync_staged()?;
-        self.take_all(&steps)?;
-        self.sync_touched()
-    }
-
-    fn take_all(&mut self, steps: &[&Step]) -> Result<()> {
-        for step in steps {
-            self.tell(path_of(step), 0);
-            self.take(step).map_err(|e| failed(e, step))?;
-            self.done += 1;
+        self.txn.flush()?;
+        self.stage_all()?;
+        for step in &self.plan.steps {
+            self.take(step)?;
         }
-        Ok(())
-    }
-
-    fn tell(&mut self, path: &RelPath, bytes: u64) {
-        (self.progress)(Progress { done: self.done, total: self.total, bytes, path });
+        self.txn.flush()?;
+        for aside in std::mem::take(&mut self.asides) {
+            self.txn.keep(&aside)?;
+        }
+        self.txn.flush()?;
+        for (root, path, time) in std::mem::take(&mut self.dir_times) {
+            let at = Place::real(root, &path);
+            let place = at.clone();
+            let set = move |spaces: &Spaces<'_>| {
+                attrs::set_mtime(&spaces.find(&place)?.ok_or(Errno::ENOENT)?, time)
+            };
+            self.txn.attrs(&at, Box::new(set))?;
+        }
+        self.txn.flush()?;
+        self.commit()
     }
 
     fn dirs(&self, root: u16) -> Sys<&'a RootDirs> {
@@ -178,250 +241,297 @@ impl<'a> Run<'a, '_> {
         Ok(self.dirs(root)?.real.as_fd())
     }
 
-    fn temp_name(&mut self) -> Vec<u8> {
-        self.salt = self.salt.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        format!(".sbx-fuse.{:010x}.tmp", self.salt >> 24).into_bytes()
+    fn change(&self, index: usize) -> Result<&'a Settled> {
+        self.plan.changes.get(index).ok_or_else(|| Error::failure("a step without a change"))
     }
 
-    fn change(&self, index: usize) -> Sys<&'a Settled> {
-        self.plan.changes.get(index).ok_or(Errno::EINVAL)
+    /// Names for all that is to be staged, then the objects themselves.
+    fn stage_all(&mut self) -> Result<()> {
+        let plan = self.plan;
+        let mut first: BTreeMap<(u16, &RelPath), (usize, &RelPath)> = BTreeMap::new();
+        let mut work: Vec<(&Step, usize)> = Vec::new();
+        for step in &plan.steps {
+            let (root, dir, index) = match step {
+                Step::Put { root, stage, change, path } => {
+                    first.insert((*root, path), (*change, stage));
+                    (*root, stage, *change)
+                }
+                // The other names of a staged file are staged beside it; those of one that is written in place follow.
+                Step::Link { root, to, change, .. } => match first.get(&(*root, to)) {
+                    Some((_, stage)) => (*root, *stage, *change),
+                    None => continue,
+                },
+                Step::Rewrite { change, .. } => {
+                    work.push((step, *change));
+                    continue;
+                }
+                _ => continue,
+            };
+            let name = self.txn.temp_name();
+            self.txn.make(&Place::real(root, &dir.join(&name)), false)?;
+            self.staged.insert(index, Staged { dir: dir.clone(), name });
+            work.push((step, index));
+        }
+        self.txn.flush()?;
+        let many = work.len() > SYNC_EACH;
+        for (step, index) in work {
+            let path = path_of(step);
+            (self.tell)(path, 0);
+            let staged = match step {
+                Step::Link { root, to, .. } => {
+                    let first = first.get(&(*root, to)).map(|(first, _)| *first).unwrap_or(index);
+                    self.stage_link(*root, first, index)
+                }
+                Step::Rewrite { root, .. } => self.stage_save(*root, index, path),
+                _ => self.stage_put(index, path, many),
+            };
+            staged.map_err(|e| stage_failed(e, path))?;
+        }
+        self.sync_staged()
     }
 
     /// The session's object of a change, still the one that was compared.
     fn upper(&self, s: &Settled) -> Sys<Object> {
-        let object = Object::find(self.dirs(s.change.root)?.upper.as_fd(), &s.change.path)?;
-        let object = object.ok_or(Errno::ESTALE)?;
-        let same = s.upper.is_none_or(|was| (was.ino, was.ctime) == (object.attr.ino, object.attr.ctime));
-        if same { Ok(object) } else { Err(Errno::ESTALE) }
+        upper_of(self.dirs(s.change.root)?, s)
     }
 
-    fn stage(&mut self, step: &Step, many: bool) -> Sys<()> {
-        match step {
-            Step::Put { root, stage, change, path } => self.stage_put(*root, stage, *change, path, many),
-            Step::Rewrite { root, change, path } => self.stage_save(*root, *change, path),
-            _ => Ok(()),
-        }
-    }
-
-    fn stage_put(&mut self, root: u16, dir: &RelPath, index: usize, path: &RelPath, many: bool) -> Sys<()> {
-        let s = self.change(index)?;
+    fn stage_put(&mut self, index: usize, path: &RelPath, many: bool) -> Sys<()> {
+        self.txn.fault.at("stage")?;
+        let s = self.plan.changes.get(index).ok_or(Errno::EINVAL)?;
+        let root = s.change.root;
+        let Staged { dir, name } = self.staged.get(&index).cloned().ok_or(Errno::EINVAL)?;
         let object = self.upper(s)?;
-        let fd = objects::open_dir(self.real(root)?, dir)?;
-        let name = self.temp_name();
+        let fd = objects::open_dir(self.real(root)?, &dir)?;
         let attr = object.attr;
-        let made = match attr.kind {
+        match attr.kind {
             Kind::File => {
                 let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
-                Some(file::openat(fd.as_fd(), &name, flags, 0o600)?)
+                let to = file::openat(fd.as_fd(), &name, flags, 0o600)?;
+                self.txn.fault.at("copy")?;
+                let tell = self.tell;
+                data::copy_content(object.readable()?.as_fd(), to.as_fd(), attr.size, |n| tell(path, n))?;
             }
-            Kind::Symlink => file::symlinkat(&object.target()?, fd.as_fd(), &name).map(|()| None)?,
+            Kind::Symlink => file::symlinkat(&object.target()?, fd.as_fd(), &name)?,
             Kind::Fifo | Kind::Char | Kind::Block => {
-                let mode = attr.kind.mode_bits() | 0o600;
-                file::mknodat(fd.as_fd(), &name, mode, attr.rdev).map(|()| None)?
+                file::mknodat(fd.as_fd(), &name, attr.kind.mode_bits() | 0o600, attr.rdev)?;
             }
             Kind::Dir | Kind::Socket => return Err(Errno::EINVAL),
-        };
-        self.undo.push(Undo::Unlink { root, path: dir.join(&name) });
-        if let Some(to) = made {
-            let (done, total) = (self.done, self.total);
-            let progress = &mut *self.progress;
-            data::copy_content(object.readable()?.as_fd(), to.as_fd(), attr.size, |bytes| {
-                progress(Progress { done, total, bytes, path });
-            })?;
         }
         let to = Object::find(fd.as_fd(), &RelPath::new(&name)?)?.ok_or(Errno::ESTALE)?;
-        let dirs = self.dirs(root)?;
-        let xattrs = match (&s.real_path, dirs.features.xattr) {
-            // An upper without xattrs says nothing about them: the real file's stay.
-            (Some(real), false) => match Object::find(dirs.real.as_fd(), real)? {
-                Some(real) => objects::xattrs(&real)?,
-                None => Vec::new(),
-            },
-            _ => objects::xattrs(&object)?,
+        self.txn.fault.at("give attributes")?;
+        let real = match &s.real_path {
+            Some(real) => Object::find(self.real(root)?, real)?,
+            None => None,
         };
-        attrs::give_all(&to, &attr, &xattrs)?;
+        let real = real.filter(|r| r.attr.kind == attr.kind);
+        let (perm, xattrs) = self.wanted(s, &object, real.as_ref())?;
+        attrs::give_all(&to, &Attr { perm, ..attr }, &xattrs)?;
+        self.txn.fault.at("sync")?;
         if attr.kind == Kind::File && !many {
             data::fsync(file::reopen(to.fd.as_fd(), libc::O_RDONLY)?.as_fd(), false)?;
         } else {
-            self.unsynced.push((root, dir.clone()));
+            self.unsynced.push((root, dir));
         }
-        self.staged.insert(index, Staged { dir: dir.clone(), name });
         Ok(())
+    }
+
+    /// Mode and xattrs that a change is to have by the policy.
+    fn wanted(&mut self, s: &Settled, object: &Object, real: Option<&Object>) -> Sys<(u32, Xattrs)> {
+        let before = real.map_or(0, |r| r.attr.perm);
+        let mut perm = object.attr.perm;
+        if let (Perms::Skip, Some(real)) = (self.policy.perms, real) {
+            perm = real.attr.perm;
+        }
+        // An upper without xattrs says nothing about them: the real file's stay.
+        let theirs = real.map(objects::xattrs).transpose()?.unwrap_or_default();
+        let has_xattrs = self.dirs(s.change.root)?.features.xattr;
+        let mut xattrs = if has_xattrs { objects::xattrs(object)? } else { theirs.clone() };
+        if !self.policy.privileged {
+            // On a directory set-gid only hands the group down; no program gains by it.
+            let bits = if object.attr.kind == Kind::Dir { 0 } else { 0o6000 };
+            let gained = perm & bits & !before;
+            perm &= !gained;
+            let count = xattrs.len();
+            xattrs.retain(|pair| pair.0 != objects::CAPABILITY || theirs.contains(pair));
+            if gained != 0 || xattrs.len() != count {
+                self.stripped.push((s.change.root, s.change.path.clone()));
+            }
+        }
+        Ok((perm, xattrs))
+    }
+
+    /// One more name for a file that is staged already.
+    fn stage_link(&mut self, root: u16, first: usize, index: usize) -> Sys<()> {
+        self.txn.fault.at("stage")?;
+        let first = self.staged.get(&first).ok_or(Errno::EINVAL)?;
+        let this = self.staged.get(&index).ok_or(Errno::EINVAL)?;
+        let from = objects::open_dir(self.real(root)?, &first.dir)?;
+        let to = objects::open_dir(self.real(root)?, &this.dir)?;
+        file::linkat(from.as_fd(), &first.name, to.as_fd(), &this.name)
     }
 
     /// Saves the bytes of a real file that is to be written in place.
     fn stage_save(&mut self, root: u16, index: usize, path: &RelPath) -> Sys<()> {
-        let s = self.change(index)?;
+        self.txn.fault.at("stage")?;
+        let s = self.plan.changes.get(index).ok_or(Errno::EINVAL)?;
         self.upper(s)?;
         let real_path = s.real_path.as_ref().unwrap_or(path);
         let real = Object::find(self.real(root)?, real_path)?.ok_or(Errno::ENOENT)?;
         expect(&real.attr, s.real.as_ref())?;
-        let name = self.temp_name();
-        let work = self.dirs(root)?.work.as_fd();
-        let save = file::openat(work, &name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)?;
-        self.saves.push((root, name.clone()));
-        data::copy_content(real.readable()?.as_fd(), save.as_fd(), real.attr.size, |_| {})?;
-        data::fsync(save.as_fd(), false)?;
+        let save = self.txn.kept_place().map_err(|_| Errno::EINVAL)?;
+        copy::bytes(&self.txn.spaces, &real, &save)?;
+        let name = save.path.as_bytes().to_vec();
         self.staged.insert(index, Staged { dir: RelPath::root(), name });
         Ok(())
     }
 
-    fn take(&mut self, step: &Step) -> Sys<()> {
+    fn take(&mut self, step: &Step) -> Result<()> {
         match step {
+            Step::Unlock { .. } => Ok(()),
             Step::Move { root, from, to, change } => self.step_move(*root, from, to, *change),
-            Step::Mkdir { root, path, .. } => self.step_mkdir(*root, path),
-            Step::Put { root, path, change, .. } => self.step_put(*root, path, *change),
+            Step::Mkdir { root, path, .. } => {
+                let at = Place::real(*root, path);
+                match self.txn.look(&at)? {
+                    Some(attr) if attr.kind == Kind::Dir => return Ok(()),
+                    Some(_) => self.set_aside(&at, None)?,
+                    None => {}
+                }
+                self.txn.mkdir(&at)
+            }
+            Step::Put { root, path, change, .. } => {
+                let staged = self.staged.get(change).cloned();
+                let Staged { dir, name } = staged.ok_or_else(|| stage_failed(Errno::EINVAL, path))?;
+                let temp = Place::real(*root, &self.moved_path(*root, &dir).join(&name));
+                let expected = self.change(*change)?.real;
+                self.place(&temp, &Place::real(*root, path), expected.as_ref())
+            }
             Step::Rewrite { root, path, change } => self.step_rewrite(*root, path, *change),
             Step::Link { root, path, to, change } => self.step_link(*root, path, to, *change),
-            Step::Unlock { root, path, .. } => {
-                let object = Object::find(self.real(*root)?, path)?.ok_or(Errno::ENOENT)?;
-                self.undo.push(Undo::Attrs(attrs::save(*root, path, &object)?));
-                file::chmod_fd(object.fd.as_fd(), object.attr.perm | 0o700)
-            }
             Step::Attr { root, path, change } => self.step_attr(*root, path, *change),
             Step::Remove { root, path, change } => {
                 let expected = self.change(*change)?.real;
-                self.set_aside(*root, path, expected.as_ref())
+                self.set_aside(&Place::real(*root, path), expected.as_ref())
             }
         }
     }
 
-    fn step_move(&mut self, root: u16, from: &RelPath, to: &RelPath, change: Option<usize>) -> Sys<()> {
-        let real = self.real(root)?;
-        let (from_dir, from_name) = objects::open_parent(real, from)?;
-        let attr = file::stat_at(from_dir.as_fd(), from_name)?;
+    fn step_move(&mut self, root: u16, from: &RelPath, to: &RelPath, change: Option<usize>) -> Result<()> {
+        let (from, to) = (Place::real(root, from), Place::real(root, to));
+        let mut expected = None;
         if let Some(index) = change {
-            expect(&attr, self.change(index)?.real.as_ref())?;
-            if objects::stat(real, to)?.is_some() {
-                self.set_aside(root, to, None)?;
+            expected = self.change(index)?.real;
+            if self.txn.look(&to)?.is_some() {
+                self.set_aside(&to, None)?;
             }
         }
-        let (to_dir, to_name) = objects::open_parent(real, to)?;
-        rename_new(from_dir.as_fd(), from_name, to_dir.as_fd(), to_name)?;
-        self.undo.push(Undo::Move { root, from: to.clone(), to: from.clone() });
-        if attr.kind == Kind::Dir {
-            self.moved.push((root, from.clone(), to.clone()));
+        let is_dir = self.txn.look(&from)?.is_some_and(|a| a.kind == Kind::Dir);
+        self.txn.rename(&from, &to, expected.as_ref())?;
+        if is_dir {
+            self.moved.push((root, from.path, to.path));
         }
-        self.touch(root, from);
-        self.touch(root, to);
         Ok(())
     }
 
-    fn step_mkdir(&mut self, root: u16, path: &RelPath) -> Sys<()> {
-        let real = self.real(root)?;
-        match objects::stat(real, path)? {
-            Some(attr) if attr.kind == Kind::Dir => return Ok(()),
-            Some(_) => self.set_aside(root, path, None)?,
-            None => {}
-        }
-        let (dir, name) = objects::open_parent(real, path)?;
-        file::mkdirat(dir.as_fd(), name, 0o700)?;
-        self.undo.push(Undo::Rmdir { root, path: path.clone() });
-        self.touch(root, path);
-        Ok(())
-    }
-
-    fn step_put(&mut self, root: u16, path: &RelPath, index: usize) -> Sys<()> {
-        let staged = self.staged.get(&index).ok_or(Errno::EINVAL)?;
-        let (dir, name) = (self.moved_path(root, &staged.dir), staged.name.clone());
+    fn step_link(&mut self, root: u16, path: &RelPath, to: &RelPath, index: usize) -> Result<()> {
+        let at = Place::real(root, path);
         let expected = self.change(index)?.real;
-        self.place(root, &dir.join(&name), path, expected.as_ref())
-    }
-
-    fn step_link(&mut self, root: u16, path: &RelPath, to: &RelPath, index: usize) -> Sys<()> {
-        let real = self.real(root)?;
-        let source = Object::find(real, to)?.ok_or(Errno::ENOENT)?;
-        let there = objects::stat(real, path)?;
-        if there.is_some_and(|a| (a.dev, a.ino) == (source.attr.dev, source.attr.ino)) {
+        if let Some(Staged { dir, name }) = self.staged.get(&index).cloned() {
+            let temp = Place::real(root, &self.moved_path(root, &dir).join(&name));
+            return self.place(&temp, &at, expected.as_ref());
+        }
+        let source = Place::real(root, to);
+        let there = self.txn.look(&at)?;
+        let linked = self.txn.look(&source)?;
+        if there.zip(linked).is_some_and(|(a, b)| (a.dev, a.ino) == (b.dev, b.ino)) {
             return Ok(());
         }
-        let (from_dir, from_name) = objects::open_parent(real, to)?;
-        let parent = path.parent().ok_or(Errno::EINVAL)?;
-        let dir = objects::open_dir(real, &parent)?;
-        let name = self.temp_name();
-        file::linkat(from_dir.as_fd(), from_name, dir.as_fd(), &name)?;
-        let temp = parent.join(&name);
-        self.undo.push(Undo::Unlink { root, path: temp.clone() });
-        let expected = self.change(index)?.real;
-        self.place(root, &temp, path, expected.as_ref())
+        let parent = path.parent().unwrap_or_default();
+        let name = self.txn.temp_name();
+        let temp = Place::real(root, &parent.join(&name));
+        let link_to = temp.clone();
+        let link = move |spaces: &Spaces<'_>| {
+            let (from_dir, from_name) = spaces.parent(&source)?;
+            let (dir, name) = spaces.parent(&link_to)?;
+            file::linkat(from_dir.as_fd(), from_name, dir.as_fd(), name)
+        };
+        self.txn.make_by(&temp, false, Box::new(link))?;
+        // It must be there to be placed.
+        self.txn.flush()?;
+        self.place(&temp, &at, expected.as_ref())
     }
 
     /// Gives the temporary object `temp` the name `path`. What is there changes places with it in one atomic rename,
     /// and is looked at only then: nobody can slip something in between.
-    fn place(&mut self, root: u16, temp: &RelPath, path: &RelPath, expected: Option<&Attr>) -> Sys<()> {
-        let real = self.real(root)?;
-        let (temp_dir, temp_name) = objects::open_parent(real, temp)?;
-        let (dir, name) = objects::open_parent(real, path)?;
-        self.touch(root, path);
+    fn place(&mut self, temp: &Place, path: &Place, expected: Option<&Attr>) -> Result<()> {
         if expected.is_none() {
-            rename_new(temp_dir.as_fd(), temp_name, dir.as_fd(), name)?;
-            self.undo.push(Undo::Move { root, from: path.clone(), to: temp.clone() });
-            return Ok(());
+            return self.txn.rename(temp, path, None);
         }
-        match file::renameat(temp_dir.as_fd(), temp_name, dir.as_fd(), name, libc::RENAME_EXCHANGE) {
-            Ok(()) => {
-                self.undo.push(Undo::Exchange { root, one: path.clone(), other: temp.clone() });
-                expect(&file::stat_at(temp_dir.as_fd(), temp_name)?, expected)?;
-                self.asides.push((root, temp.clone()));
-                Ok(())
-            }
-            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {
-                self.set_aside(root, path, expected)?;
-                rename_new(temp_dir.as_fd(), temp_name, dir.as_fd(), name)?;
-                self.undo.push(Undo::Move { root, from: path.clone(), to: temp.clone() });
-                Ok(())
-            }
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Moves what is at `path` to a temporary name beside it, to be removed at commit.
-    fn set_aside(&mut self, root: u16, path: &RelPath, expected: Option<&Attr>) -> Sys<()> {
-        let name = self.temp_name();
-        let aside = path.parent().ok_or(Errno::EINVAL)?.join(&name);
-        let (dir, old) = objects::open_parent(self.real(root)?, path)?;
-        rename_new(dir.as_fd(), old, dir.as_fd(), &name)?;
-        self.undo.push(Undo::Move { root, from: aside.clone(), to: path.clone() });
-        if expected.is_some() {
-            expect(&file::stat_at(dir.as_fd(), &name)?, expected)?;
-        }
-        self.asides.push((root, aside));
-        self.touch(root, path);
+        self.txn.swap(path, temp, expected)?;
+        self.asides.push(temp.clone());
         Ok(())
     }
 
-    fn step_rewrite(&mut self, root: u16, path: &RelPath, index: usize) -> Sys<()> {
-        let s = self.change(index)?;
-        let save = self.staged.get(&index).ok_or(Errno::EINVAL)?.name.clone();
-        let from = self.upper(s)?;
-        let object = Object::find(self.real(root)?, path)?.ok_or(Errno::ENOENT)?;
-        expect(&object.attr, s.real.as_ref())?;
-        let to = file::reopen(object.fd.as_fd(), libc::O_WRONLY)?;
-        self.undo.push(Undo::Attrs(attrs::save(root, path, &object)?));
-        self.undo.push(Undo::Bytes { root, path: path.clone(), save });
-        data::ftruncate(to.as_fd(), 0)?;
-        data::copy_content(from.readable()?.as_fd(), to.as_fd(), from.attr.size, |_| {})?;
-        data::fsync(to.as_fd(), false)?;
-        attrs::give(&object, &from, &s.meta)
+    /// Moves what is at `path` to a temporary name beside it, to be kept.
+    fn set_aside(&mut self, path: &Place, expected: Option<&Attr>) -> Result<()> {
+        let name = self.txn.temp_name();
+        let parent = path.path.parent().unwrap_or_default();
+        let aside = Place { space: path.space, path: parent.join(&name) };
+        self.txn.rename(path, &aside, expected)?;
+        self.asides.push(aside);
+        Ok(())
     }
 
-    fn step_attr(&mut self, root: u16, path: &RelPath, index: usize) -> Sys<()> {
+    fn step_rewrite(&mut self, root: u16, path: &RelPath, index: usize) -> Result<()> {
         let s = self.change(index)?;
-        let from = self.upper(s)?;
-        let object = Object::find(self.real(root)?, path)?.ok_or(Errno::ENOENT)?;
-        self.undo.push(Undo::Attrs(attrs::save(root, path, &object)?));
-        if matches!(s.change.what, What::Added | What::Typed) {
-            let xattrs = objects::xattrs(&from)?;
-            attrs::give_all(&object, &from.attr, &xattrs)?;
-            self.dir_times.push((root, path.clone(), from.attr.mtime));
-            return Ok(());
+        let failed = |e| stage_failed(e, path);
+        let staged = self.staged.get(&index).cloned().ok_or_else(|| failed(Errno::EINVAL))?;
+        let save = Place { space: Space::Kept, path: RelPath::new(&staged.name).map_err(failed)? };
+        let at = Place::real(root, path);
+        let from = self.upper(s).map_err(failed)?;
+        // Its own attributes count, which do not move with a rename.
+        let real = Object::find(self.real(root).map_err(failed)?, s.real_path.as_ref().unwrap_or(path));
+        let real = match real.map_err(failed)? {
+            Some(real) => Some(real),
+            None => self.txn.spaces.find(&at).map_err(failed)?,
+        };
+        let (perm, xattrs) = self.wanted(s, &from, real.as_ref()).map_err(failed)?;
+        let place = at.clone();
+        let dirs = self.dirs(root).map_err(failed)?;
+        let rewrite = move |spaces: &Spaces<'_>| {
+            let from = upper_of(dirs, s)?;
+            let object = spaces.find(&place)?.ok_or(Errno::ENOENT)?;
+            let to = file::reopen(object.fd.as_fd(), libc::O_WRONLY)?;
+            data::ftruncate(to.as_fd(), 0)?;
+            data::copy_content(from.readable()?.as_fd(), to.as_fd(), from.attr.size, |_| {})?;
+            data::fsync(to.as_fd(), false)?;
+            attrs::give(&object, perm, &xattrs, &s.meta)
+        };
+        self.txn.bytes(&at, &save, s.real.as_ref(), Box::new(rewrite))
+    }
+
+    fn step_attr(&mut self, root: u16, path: &RelPath, index: usize) -> Result<()> {
+        let s = self.change(index)?;
+        let failed = |e| stage_failed(e, path);
+        let at = Place::real(root, path);
+        let from = self.upper(s).map_err(failed)?;
+        let is_new = matches!(s.change.what, What::Added | What::Typed);
+        self.txn.settle_at(&at)?;
+        let real = if is_new { None } else { self.txn.spaces.find(&at).map_err(failed)? };
+        let (perm, xattrs) = self.wanted(s, &from, real.as_ref()).map_err(failed)?;
+        let mtime = if is_new { Some(from.attr.mtime) } else { s.meta.mtime.map(|(_, new)| new) };
+        if let Some(mtime) = mtime.filter(|_| s.change.kind == Kind::Dir) {
+            self.dir_times.push((root, path.clone(), mtime));
         }
-        if s.change.kind == Kind::Dir
-            && let Some((_, new)) = s.meta.mtime
-        {
-            self.dir_times.push((root, path.clone(), new));
-        }
-        attrs::give(&object, &from, &s.meta)
+        let place = at.clone();
+        let attr = Attr { perm, ..from.attr };
+        let give = move |spaces: &Spaces<'_>| {
+            let object = spaces.find(&place)?.ok_or(Errno::ENOENT)?;
+            match is_new {
+                true => attrs::give_all(&object, &attr, &xattrs),
+                false => attrs::give(&object, perm, &xattrs, &s.meta),
+            }
+        };
+        self.txn.attrs(&at, Box::new(give))
     }
 
     /// Where the directory that was at `path` before the first step is now.
@@ -433,113 +543,115 @@ impl<'a> Run<'a, '_> {
         })
     }
 
-    fn touch(&mut self, root: u16, path: &RelPath) {
-        self.touched.extend(path.parent().map(|dir| (root, dir)));
-    }
-
     fn sync_staged(&mut self) -> Result<()> {
         let mut seen = BTreeSet::new();
         for (root, dir) in std::mem::take(&mut self.unsynced) {
-            let sync = || -> Sys<()> {
+            let mut sync = || -> Sys<()> {
                 let fd = objects::open(self.real(root)?, &dir, libc::O_RDONLY | libc::O_DIRECTORY)?;
                 if seen.insert(file::stat(fd.as_fd())?.dev) { data::syncfs(fd.as_fd()) } else { Ok(()) }
             };
-            let mut sync = sync;
             sync().map_err(|e| Error::on_path("sync", dir.as_bytes(), e))?;
         }
         Ok(())
     }
 
-    fn sync_touched(&mut self) -> Result<()> {
-        if self.touched.len() > SYNC_EACH {
+    /// Syncs what was done, and marks the commit.
+    fn commit(&mut self) -> Result<()> {
+        self.txn.fault.at("sync the directories").map_err(|e| Error::sys("sync", e))?;
+        let names: BTreeSet<Place> = self.txn.done.iter().flat_map(final_names).collect();
+        let dirs: BTreeSet<Place> =
+            names.iter().filter_map(|p| p.path.parent().map(|path| Place { path, space: p.space })).collect();
+        if dirs.len() > SYNC_EACH {
             self.unsynced = self.roots.iter().map(|r| (r.root, RelPath::root())).collect();
-            return self.sync_staged();
+            self.sync_staged()?;
+        } else {
+            dirs.iter().try_for_each(|dir| self.sync_dir(dir))?;
         }
-        for (root, dir) in &self.touched {
-            let fd = self
-                .real(*root)
-                .and_then(|real| objects::open(real, dir, libc::O_RDONLY | libc::O_DIRECTORY));
-            match fd {
-                Ok(fd) => {
-                    data::fsync(fd.as_fd(), false).map_err(|e| Error::on_path("sync", dir.as_bytes(), e))?
-                }
-                // Removed or moved since, or a directory that we may not read: its file system syncs it in its time.
-                Err(Errno::ENOENT | Errno::EACCES | Errno::ENOTDIR) => {}
-                Err(e) => return Err(Error::on_path("sync", dir.as_bytes(), e)),
+        let kept = &self.txn.spaces.kept;
+        data::fsync(kept.as_fd(), false).map_err(|e| Error::sys("sync what is kept", e))?;
+        let marked = self.txn.fault.at("commit").and_then(|()| {
+            for place in &names {
+                let Space::Real(root) = place.space else { continue };
+                let attr = self.txn.spaces.stat(place)?;
+                self.txn.log.push(&Entry::After(After { root, path: place.path.clone(), attr }))?;
             }
-        }
-        Ok(())
+            for s in drop_order(&self.plan.changes) {
+                let (root, path) = (s.change.root, s.change.path.clone());
+                let seen = seen_of(s).map(|seen| (seen.ino, seen.ctime));
+                self.txn.log.push(&Entry::Leave(Leaver { root, path, seen }))?;
+            }
+            self.txn.log.push(&Entry::Commit)?;
+            self.txn.log.sync()
+        });
+        marked.map_err(|e| Error::sys("write the intent log", e))
     }
 
-    fn commit(mut self, dropper: &mut dyn Dropper) -> Report {
-        let mut report = Report::default();
-        self.undo.clear();
-        for (root, path) in std::mem::take(&mut self.asides) {
-            if let Err(e) = self.real(root).and_then(|real| super::undo::remove_all(real, &path)) {
-                report.warnings.push(Error::on_path("remove the leftover", path.as_bytes(), e));
-            }
-        }
-        self.remove_saves(&mut report.warnings);
-        for (root, path, time) in std::mem::take(&mut self.dir_times) {
-            let set = self.real(root).and_then(|real| attrs::set_mtime(real, &path, time));
-            if let Err(e) = set {
-                report.warnings.push(Error::on_path("set the times of", path.as_bytes(), e));
-            }
-        }
+    fn sync_dir(&self, dir: &Place) -> Result<()> {
+        let fd = self
+            .txn
+            .spaces
+            .top(dir.space)
+            .and_then(|top| objects::open(top, &dir.path, libc::O_RDONLY | libc::O_DIRECTORY));
+        let synced = match fd {
+            Ok(fd) => data::fsync(fd.as_fd(), false),
+            // Removed or moved since, or a directory that we may not read: its file system syncs it in its time.
+            Err(Errno::ENOENT | Errno::EACCES | Errno::ENOTDIR | Errno::ELOOP) => Ok(()),
+            Err(e) => Err(e),
+        };
+        synced.map_err(|e| Error::on_path("sync", dir.path.as_bytes(), e))
+    }
+
+    /// After the commit: leftovers go, the changes leave the session.
+    fn finish(mut self, dropper: &mut dyn Dropper) -> Report {
+        let mut report = Report { stripped: std::mem::take(&mut self.stripped), ..Report::default() };
+        report.warnings = remove_copied(&self.txn.spaces, &self.txn.done);
         report.applied = self.plan.changes.iter().map(|s| (s.change.root, s.change.path.clone())).collect();
         for s in drop_order(&self.plan.changes) {
             let c = &s.change;
+            if let Err(e) = self.txn.fault.at("take out of the session") {
+                report.warnings.push(Error::on_path("take out of the session", c.path.as_bytes(), e));
+                continue;
+            }
             match dropper.drop(c.root, &c.path, seen_of(s)) {
                 Ok(true) => {}
                 Ok(false) => report.kept.push((c.root, c.path.clone())),
                 Err(e) => report.warnings.push(e),
             }
         }
+        if report.warnings.is_empty() {
+            // Else the next command tries again.
+            let ended = self.txn.log.push(&Entry::Done).and_then(|()| self.txn.log.sync());
+            report.warnings.extend(ended.err().map(|e| Error::sys("write the intent log", e)));
+        }
         report
     }
 
-    fn roll_back(mut self, mut error: Error) -> Error {
-        while let Some(undo) = self.undo.pop() {
-            let root = undo.root();
-            if let Err(e) = self.dirs(root).and_then(|dirs| undo.take(dirs)) {
-                error.causes.push(format!("and {} could not be put back: {e}", undo.path()));
-            }
-        }
-        let mut warnings = Vec::new();
-        self.remove_saves(&mut warnings);
-        error.causes.extend(warnings.into_iter().map(|w| w.message));
+    fn roll_back(self, vault: &Vault, number: u32, mut error: Error) -> Error {
+        let problems = take_back(&self.txn.spaces, &self.txn.done, &mut NoFault);
+        error.causes.extend(end_of_roll_back(vault, number, problems));
         error
     }
-
-    fn remove_saves(&mut self, warnings: &mut Vec<Error>) {
-        for (root, name) in std::mem::take(&mut self.saves) {
-            if let Err(e) = self.dirs(root).and_then(|d| file::unlinkat(d.work.as_fd(), &name)) {
-                warnings.push(Error::on_path("remove", &name, e));
-            }
-        }
-    }
 }
 
-/// `ESTALE` unless the object is the one that was compared. Its ctime may differ: a rename changes it.
-fn expect(now: &Attr, was: Option<&Attr>) -> Sys<()> {
-    let same = match was {
-        Some(was) if was.kind == Kind::Dir => (was.kind, was.ino) == (now.kind, now.ino),
-        Some(was) => (was.kind, was.ino, was.size, was.mtime) == (now.kind, now.ino, now.size, now.mtime),
-        None => true,
+/// Names whose object is another one after the operation, temporary ones left out.
+fn final_names(op: &Op) -> Vec<Place> {
+    let all = match op {
+        Op::Move { from, to, .. } => vec![from, to],
+        Op::Swap { one, other, .. } => vec![one, other],
+        Op::Mkdir { at } | Op::Rmdir { at, .. } | Op::Attrs { at, .. } | Op::Bytes { at, .. } => vec![at],
+        Op::Make { .. } | Op::Times { .. } | Op::Copied { .. } | Op::Unswapped { .. } => vec![],
     };
-    if same { Ok(()) } else { Err(Errno::ESTALE) }
+    let is_ours = |p: &Place| p.path.file_name().is_some_and(|name| name.starts_with(b".sbx-fuse."));
+    all.into_iter().filter(|p| p.space != Space::Kept && !is_ours(p)).cloned().collect()
 }
 
-/// Renames to a name that must be free.
-fn rename_new(dir: BorrowedFd<'_>, name: &[u8], to_dir: BorrowedFd<'_>, to: &[u8]) -> Sys<()> {
-    match file::renameat(dir, name, to_dir, to, libc::RENAME_NOREPLACE) {
-        Err(Errno::EINVAL | Errno::ENOSYS) => match file::stat_at(to_dir, to) {
-            Err(Errno::ENOENT) => file::renameat(dir, name, to_dir, to, 0),
-            Ok(_) => Err(Errno::EEXIST),
-            Err(e) => Err(e),
-        },
-        other => other,
-    }
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn upper_of(dirs: &RootDirs, s: &Settled) -> Sys<Object> {
+    let object = Object::find(dirs.upper.as_fd(), &s.change.path)?;
+    let object = object.ok_or(Errno::ESTALE)?;
+    let same = s.upper.is_none_or(|was| (was.ino, was.ctime) == (object.attr.ino, object.attr.ctime));
+    if same { Ok(object) } else { Err(Errno::ESTALE) }
 }
 
 fn path_of(step: &Step) -> &RelPath {
@@ -555,19 +667,6 @@ fn path_of(step: &Step) -> &RelPath {
     }
 }
 
-fn failed(e: Errno, step: &Step) -> Error {
-    let verb = match step {
-        Step::Move { .. } => "move to",
-        Step::Mkdir { .. } => "make the directory",
-        Step::Put { .. } | Step::Rewrite { .. } => "write",
-        Step::Link { .. } => "link",
-        Step::Unlock { .. } | Step::Attr { .. } => "set the attributes of",
-        Step::Remove { .. } => "remove",
-    };
-    let error = Error::on_path(verb, path_of(step).as_bytes(), e);
-    match e {
-        Errno::ESTALE | Errno::EEXIST => error
-            .hint("the real tree changed while the changes were applied; it was left as it is. Try again"),
-        _ => error,
-    }
+fn stage_failed(e: Errno, path: &RelPath) -> Error {
+    super::transaction::failed_at("write", &Place::real(0, path), e)
 }

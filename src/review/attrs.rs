@@ -2,37 +2,29 @@
 
 use super::objects::{self, ACL_ACCESS, ACL_DEFAULT, Object};
 use super::settle::MetaDiff;
-use crate::base::{Attr, Errno, Kind, RelPath, SetTime, Sys, Time};
+use crate::base::{Attr, Errno, Kind, SetTime, Sys, Time};
 use crate::sys::{file, xattr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
-/// What an object had before its attributes were set.
-#[derive(Clone, Debug)]
-pub(crate) struct Saved {
-    pub root: u16,
-    pub path: RelPath,
-    attr: Attr,
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-/// Notes the attributes of `object`, which is at `path`.
-///
-/// # Errors
-/// As `listxattr(2)`.
-pub(crate) fn save(root: u16, path: &RelPath, object: &Object) -> Sys<Saved> {
-    Ok(Saved { root, path: path.clone(), attr: object.attr, xattrs: objects::xattrs(object)? })
-}
-
-/// Gives an object back what was saved of it.
+/// Gives an object the attributes that were saved of it, or of what it is a copy of. What only root could set stays.
 ///
 /// # Errors
 /// As the calls that set attributes.
-pub(crate) fn restore(real: BorrowedFd<'_>, saved: &Saved) -> Sys<()> {
-    let object = Object::find(real, &saved.path)?.ok_or(Errno::ENOENT)?;
-    set_xattrs(&object, &saved.xattrs)?;
-    set_owner(&object, saved.attr.uid, saved.attr.gid)?;
-    set_mode(&object, saved.attr.perm)?;
-    set_times(&object, Some(saved.attr.atime), saved.attr.mtime)
+pub(crate) fn restore(object: &Object, attr: &Attr, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Sys<()> {
+    if matches!(object.attr.kind, Kind::File | Kind::Dir) {
+        set_xattrs(object, xattrs)?;
+    }
+    set_owner(object, attr.uid, attr.gid)?;
+    set_mode(object, attr.perm)?;
+    set_times(object, Some(attr.atime), attr.mtime)
+}
+
+/// Sets both times of an object.
+///
+/// # Errors
+/// As `utimensat(2)`.
+pub(crate) fn set_both_times(object: &Object, atime: Time, mtime: Time) -> Sys<()> {
+    set_times(object, Some(atime), mtime)
 }
 
 /// Gives a new object all attributes: owner where permitted, xattrs, mode, times. In this order, because a change of
@@ -47,21 +39,20 @@ pub(crate) fn give_all(to: &Object, attr: &Attr, xattrs: &[(Vec<u8>, Vec<u8>)]) 
     set_times(to, None, attr.mtime)
 }
 
-/// Gives a real object those attributes of `from` that differ.
+/// Gives a real object those attributes of the session's that differ: `perm` and `xattrs` are what it is to have.
 ///
 /// # Errors
 /// As the calls that set attributes.
-pub(crate) fn give(to: &Object, from: &Object, diff: &MetaDiff) -> Sys<()> {
+pub(crate) fn give(to: &Object, perm: u32, xattrs: &[(Vec<u8>, Vec<u8>)], diff: &MetaDiff) -> Sys<()> {
     if let Some((_, (uid, gid))) = diff.owner {
         set_owner(to, uid, gid)?;
     }
     if !diff.xattrs.is_empty() {
-        set_xattrs(to, &objects::xattrs(from)?)?;
+        set_xattrs(to, xattrs)?;
     }
-    if let Some((_, perm)) = diff.mode {
+    // An owner clears set-uid bits, an ACL changes the mode.
+    if diff.mode.is_some() || diff.owner.is_some() || !diff.xattrs.is_empty() {
         set_mode(to, perm)?;
-    } else if diff.owner.is_some() || !diff.xattrs.is_empty() {
-        set_mode(to, from.attr.perm)?;
     }
     match diff.mtime {
         Some((_, mtime)) => set_times(to, None, mtime),
@@ -91,13 +82,12 @@ fn set_times(to: &Object, atime: Option<Time>, mtime: Time) -> Sys<()> {
     file::utimens_at(to.fd.as_fd(), b"", atime.map(SetTime::At), Some(SetTime::At(mtime)))
 }
 
-/// Sets the mtime of the directory at `path`.
+/// Sets the mtime of an object.
 ///
 /// # Errors
 /// As `utimensat(2)`.
-pub(crate) fn set_mtime(real: BorrowedFd<'_>, path: &RelPath, mtime: Time) -> Sys<()> {
-    let object = Object::find(real, path)?.ok_or(Errno::ENOENT)?;
-    set_times(&object, None, mtime)
+pub(crate) fn set_mtime(object: &Object, mtime: Time) -> Sys<()> {
+    set_times(object, None, mtime)
 }
 
 /// Makes the xattrs of `to` exactly `wanted`, among those that count as a file's own.

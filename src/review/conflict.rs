@@ -39,6 +39,8 @@ pub enum Why {
     ParentGone(RelPath),
     /// A directory on the way is something else now.
     ParentRetyped(RelPath, Kind),
+    /// The session's file holds conflict markers of a merge.
+    Markers,
     /// Nothing is known of what the session was based on, and the real object is younger than the session's.
     Younger,
 }
@@ -69,6 +71,7 @@ impl Why {
                     kind.word()
                 )
             }
+            Why::Markers => "the session's file still holds the conflict markers of a merge".into(),
             Why::Younger => "the real object is younger than the session's change of it".into(),
         }
     }
@@ -278,6 +281,11 @@ impl Checker<'_> {
     fn differs(&self, real: &Object, base: &BaseId, upper: Option<&Object>) -> Sys<Option<Why>> {
         let attr = &real.attr;
         if attr.kind != base.kind {
+            let same =
+                attr.kind != Kind::Dir && upper.is_some_and(|u| same_outcome(real, u).unwrap_or(false));
+            if same {
+                return Ok(None);
+            }
             return Ok(Some(Why::Retyped(base.kind, attr.kind)));
         }
         let owned = (attr.uid, attr.gid, attr.perm) == (base.uid, base.gid, base.perm);

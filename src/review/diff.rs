@@ -71,7 +71,7 @@ impl Blob {
     }
 }
 
-fn read_all(object: &Object) -> Sys<Vec<u8>> {
+pub(crate) fn read_all(object: &Object) -> Sys<Vec<u8>> {
     let fd = object.readable()?;
     let mut all = Vec::new();
     let mut buf = Vec::new();
@@ -235,18 +235,23 @@ impl Shown {
     }
 }
 
-fn prefixed(prefix: &[u8], name: &[u8]) -> String {
+pub(crate) fn prefixed(prefix: &[u8], name: &[u8]) -> String {
     quote(&[prefix, name].concat())
 }
 
 /// git ends a name with blanks by a tab, so that patch(1) does not take what follows a blank for a date.
-fn tab_after(name: &str) -> &'static str {
+pub(crate) fn tab_after(name: &str) -> &'static str {
     if name.contains(' ') && !name.starts_with('"') { "\t" } else { "" }
 }
 
 /// Share of the larger side that both have in common, in percent, as far as lines tell.
 fn similarity(old: &Blob, new: &Blob) -> u64 {
     let (Some(a), Some(b)) = (&old.data, &new.data) else { return 50 };
+    similarity_of(a, b)
+}
+
+/// The same of two contents that differ.
+pub(crate) fn similarity_of(a: &[u8], b: &[u8]) -> u64 {
     let largest = a.len().max(b.len()).max(1) as u64;
     (Text::new(a, b).common_bytes() * 100 / largest).min(99)
 }

@@ -63,7 +63,7 @@ impl Paint {
 }
 
 /// Bytes as text that a terminal does not obey: control characters as `^X`, others that could steer it as `<XX>`.
-fn show_controls(bytes: &[u8]) -> String {
+pub fn show_controls(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -94,7 +94,7 @@ pub(crate) struct Text<'a> {
     diff: Diff,
 }
 
-const CONTEXT: u32 = 3;
+pub(crate) const CONTEXT: u32 = 3;
 
 impl<'a> Text<'a> {
     pub fn new(before: &'a [u8], after: &'a [u8]) -> Text<'a> {
@@ -115,11 +115,21 @@ impl<'a> Text<'a> {
         lines.map(|i| self.before(i).len() as u64).sum()
     }
 
-    fn before(&self, line: u32) -> &'a [u8] {
+    /// Where lines differ: ranges of lines before and after, in order.
+    pub fn changes(&self) -> Vec<(std::ops::Range<u32>, std::ops::Range<u32>)> {
+        self.diff.hunks().map(|h| (h.before, h.after)).collect()
+    }
+
+    /// How many lines the side before has.
+    pub fn len_before(&self) -> u32 {
+        self.input.before.len() as u32
+    }
+
+    pub fn before(&self, line: u32) -> &'a [u8] {
         self.input.interner[self.input.before[line as usize]]
     }
 
-    fn after(&self, line: u32) -> &'a [u8] {
+    pub fn after(&self, line: u32) -> &'a [u8] {
         self.input.interner[self.input.after[line as usize]]
     }
 
@@ -157,7 +167,7 @@ impl<'a> Text<'a> {
 }
 
 /// `start,len` counted from 1; a length of 1 is left out, an empty range names the line before it.
-fn range(start: u32, len: u32) -> String {
+pub(crate) fn range(start: u32, len: u32) -> String {
     match len {
         0 => format!("{start},0"),
         1 => format!("{}", start + 1),

@@ -7,33 +7,51 @@
 pub mod apply;
 mod attrs;
 pub mod conflict;
+mod copy;
 pub mod diff;
 pub mod discard;
+pub mod export;
 mod hunks;
+mod intent;
+mod merge;
 mod objects;
 pub mod offline;
 mod pairs;
+pub mod partial;
 mod paths;
 pub mod plan;
+mod recover;
+pub mod risk;
 pub mod scan;
+pub mod select;
 pub mod settle;
+mod token;
+mod transaction;
 mod undo;
+mod vault;
 
-pub use apply::{Progress, Report, apply};
+pub use apply::{Perms, Policy, Progress, Report, apply, apply_with};
 pub use conflict::{Conflict, Why, check};
 pub use diff::{Options, render, stat};
 pub use discard::{Discarded, Dropper, Leave, Seen, discard};
+pub use hunks::show_controls;
+pub use merge::{BytesOf, Rebased, has_markers, move_base, session_can_win};
 pub use offline::Offline;
 pub use plan::{Plan, Selection, Step, plan};
+pub use recover::{Recovery, recover};
+pub use risk::{Class, Rules, classify};
 pub use scan::scan;
 pub use settle::{Disagreement, MetaDiff, Settled, agree, settle};
+pub use token::{changed_since, token};
+pub use transaction::{Fault, NoFault};
+pub use undo::{Moved, Undone, kept_bytes, undo};
 
 use crate::base::{Error, Result};
 use crate::layer::Features;
 use crate::sys::file;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The directories of one root of a session.
 #[derive(Debug)]
@@ -50,10 +68,12 @@ pub struct RootDirs {
     pub features: Features,
     /// Canonical absolute path of the real tree, for messages and headings.
     pub path: Vec<u8>,
+    /// The directory in which the session logs what it applies and keeps what that replaced; made when needed.
+    pub kept: PathBuf,
 }
 
 impl RootDirs {
-    /// Opens the three directories as root 0; a session with several roots sets `root` itself.
+    /// Opens the three directories as root 0; a session sets `root`, and `kept`, which is beside `work` otherwise.
     ///
     /// # Errors
     /// When a directory cannot be opened or `real` has no canonical path.
@@ -72,6 +92,7 @@ impl RootDirs {
             work: dir(work)?,
             features,
             path: canonical.as_os_str().as_bytes().to_vec(),
+            kept: work.parent().unwrap_or(work).join("apply"),
         })
     }
 }

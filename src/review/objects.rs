@@ -141,6 +141,18 @@ pub(crate) fn walk(
     Ok(())
 }
 
+/// All bytes of the file `fd`.
+///
+/// # Errors
+/// As `pread(2)`.
+pub(crate) fn read_all(fd: BorrowedFd<'_>) -> Sys<Vec<u8>> {
+    let (mut all, mut piece) = (Vec::new(), Vec::new());
+    while data::pread_into(fd, &mut piece, 1 << 20, all.len() as u64)? > 0 {
+        all.extend_from_slice(&piece);
+    }
+    Ok(all)
+}
+
 /// Whether two regular files of equal size hold the same bytes. Stops at the first difference; holes on both sides
 /// are skipped.
 ///

@@ -1,127 +1,315 @@
-//! Inverses of the steps of an application. Paths are those at the moment when the inverse is due.
+//! Undoing an application: a transaction of its own, made of the inverses that the log of the application holds.
+//!
+//! Newest first. What the real tree has become since is never overwritten unasked: every name that the application
+//! left behind is compared with what it was right after it.
 
-use super::attrs::{self, Saved};
-use super::{RootDirs, objects};
-use crate::base::{Errno, Kind, RelPath, Sys};
+use super::RootDirs;
+use super::apply::Progress;
+use super::intent::{After, Entry, Log, LogWriter, Op, Place, Space, UNDO_LOG};
+use super::objects;
+use super::recover::{end_of_undo_back, remove_copied};
+use super::transaction::{Fault, Spaces, Txn, take_back};
+use super::vault::Vault;
+use super::{attrs, copy};
+use crate::base::{Attr, Errno, Error, Kind, RelPath, Result, quote};
 use crate::sys::{data, file};
-use objects::Object;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-/// One inverse.
-#[derive(Clone, Debug)]
-pub(crate) enum Undo {
-    /// Remove a file that was made, if it is still there.
-    Unlink { root: u16, path: RelPath },
-    /// Remove a directory that was made.
-    Rmdir { root: u16, path: RelPath },
-    /// Rename back.
-    Move { root: u16, from: RelPath, to: RelPath },
-    /// Exchange back.
-    Exchange { root: u16, one: RelPath, other: RelPath },
-    /// Give attributes back.
-    Attrs(Saved),
-    /// Write the bytes back that were saved in the work directory.
-    Bytes { root: u16, path: RelPath, save: Vec<u8> },
+/// A path where the real tree moved on since the application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Which root.
+    pub root: u16,
+    /// The path.
+    pub path: RelPath,
+    /// What happened, as a sentence without a full stop.
+    pub why: String,
 }
 
-impl Undo {
-    /// Which root it is for.
-    pub fn root(&self) -> u16 {
-        match self {
-            Undo::Unlink { root, .. }
-            | Undo::Rmdir { root, .. }
-            | Undo::Move { root, .. }
-            | Undo::Exchange { root, .. }
-            | Undo::Attrs(Saved { root, .. })
-            | Undo::Bytes { root, .. } => *root,
-        }
-    }
-
-    /// What it puts in order, for messages.
-    pub fn path(&self) -> &RelPath {
-        match self {
-            Undo::Unlink { path, .. }
-            | Undo::Rmdir { path, .. }
-            | Undo::Move { to: path, .. }
-            | Undo::Exchange { one: path, .. }
-            | Undo::Attrs(Saved { path, .. })
-            | Undo::Bytes { path, .. } => path,
-        }
-    }
-
-    /// Carries it out.
-    ///
-    /// # Errors
-    /// As the calls it is made of.
-    pub fn take(&self, dirs: &RootDirs) -> Sys<()> {
-        let real = dirs.real.as_fd();
-        let rename = |from: &RelPath, to: &RelPath, flags| {
-            let (from_dir, from_name) = objects::open_parent(real, from)?;
-            let (to_dir, to_name) = objects::open_parent(real, to)?;
-            file::renameat(from_dir.as_fd(), from_name, to_dir.as_fd(), to_name, flags)
-        };
-        match self {
-            Undo::Unlink { path, .. } => {
-                let (dir, name) = objects::open_parent(real, path)?;
-                match file::unlinkat(dir.as_fd(), name) {
-                    Ok(()) | Err(Errno::ENOENT) => Ok(()),
-                    Err(e) => Err(e),
-                }
-            }
-            Undo::Rmdir { path, .. } => {
-                let (dir, name) = objects::open_parent(real, path)?;
-                file::rmdirat(dir.as_fd(), name)
-            }
-            Undo::Move { from, to, .. } => match rename(from, to, libc::RENAME_NOREPLACE) {
-                Err(Errno::EINVAL | Errno::ENOSYS) => rename(from, to, 0),
-                other => other,
-            },
-            Undo::Exchange { one, other, .. } => rename(one, other, libc::RENAME_EXCHANGE),
-            Undo::Attrs(saved) => attrs::restore(real, saved),
-            Undo::Bytes { path, save, .. } => {
-                let save = file::openat(dirs.work.as_fd(), save, libc::O_RDONLY, 0)?;
-                let object = Object::find(real, path)?.ok_or(Errno::ENOENT)?;
-                let to = file::reopen(object.fd.as_fd(), libc::O_WRONLY)?;
-                data::ftruncate(to.as_fd(), 0)?;
-                let size = file::stat(save.as_fd())?.size;
-                data::copy_content(save.as_fd(), to.as_fd(), size, |_| {})
-            }
-        }
-    }
+/// What an undo came to.
+#[derive(Debug)]
+pub enum Undone {
+    /// Nothing was applied, or all of it is undone.
+    Nothing,
+    /// Nothing was done, because the real tree moved on here.
+    Refused(Vec<Moved>),
+    /// The real tree is what it was before.
+    Done {
+        /// When it had been applied, nanoseconds since the epoch.
+        time: u64,
+        /// How many changes that were.
+        changes: usize,
+        /// Where what was undone is kept.
+        kept: PathBuf,
+        /// What did not work afterwards.
+        warnings: Vec<Error>,
+    },
 }
 
-/// Removes what is at `path`, with everything beneath; follows no symlink.
+/// Undoes the newest application that is not undone, in the vault of `roots`. Where the real tree moved on since, nothing
+/// is done, unless the path is in or beneath one of `force`: what is there is then kept like everything that an undo
+/// replaces. With `dry`, only looks.
 ///
 /// # Errors
-/// As `unlinkat(2)`.
-pub(crate) fn remove_all(top: BorrowedFd<'_>, path: &RelPath) -> Sys<()> {
-    let Some(attr) = objects::stat(top, path)? else { return Ok(()) };
-    let mut dirs = Vec::new();
-    if attr.kind == Kind::Dir {
-        dirs.push(path.clone());
-        let mut files = Vec::new();
-        objects::walk(top, path, &mut |child, attr| {
-            match attr.kind {
-                Kind::Dir => dirs.push(child.clone()),
-                _ => files.push(child.clone()),
-            }
-            Ok(())
-        })?;
-        for file in files {
-            remove_one(top, &file, false)?;
-        }
-    } else {
-        remove_one(top, path, false)?;
+/// When a step fails; the real trees are then as they were.
+pub fn undo(
+    roots: &[RootDirs],
+    force: &[(u16, RelPath)],
+    dry: bool,
+    progress: &mut dyn FnMut(Progress<'_>),
+    fault: &mut dyn Fault,
+) -> Result<Undone> {
+    let Some(first) = roots.first() else { return Ok(Undone::Nothing) };
+    let vault = Vault::take(&first.kept)?;
+    let newest = vault.entries()?.into_iter().rev().find(|e| e.apply.committed && e.undo.is_none());
+    let Some(entry) = newest else { return Ok(Undone::Nothing) };
+    let spaces = Spaces { roots, kept: vault.open_dir(entry.number)? };
+    let mut moved = moved_on(&spaces, &entry.apply)?;
+    moved.retain(|m| !force.iter().any(|(root, path)| *root == m.root && m.path.starts_with(path)));
+    if !moved.is_empty() {
+        return Ok(Undone::Refused(moved));
     }
-    // Parents come before children in `dirs`.
-    dirs.iter().rev().try_for_each(|dir| remove_one(top, dir, true))
+    let kept = vault.dir(entry.number);
+    let (time, changes) = (entry.apply.time, entry.apply.changes);
+    if dry {
+        return Ok(Undone::Done { time, changes, kept, warnings: Vec::new() });
+    }
+    let log = LogWriter::create(spaces.kept.as_fd(), UNDO_LOG)
+        .map_err(|e| Error::sys("write the intent log", e))?;
+    let (mut done, total) = (0, entry.apply.ops.len());
+    let mut tick = |path: &RelPath| {
+        done = (done + 1).min(total);
+        progress(Progress { done, total, bytes: 0, path });
+    };
+    let mut txn = Txn::new(spaces, log, fault, &mut tick, "u");
+    match run(&mut txn, &entry.apply) {
+        Ok(()) => {
+            let mut warnings = remove_copied(&txn.spaces, &txn.done);
+            if warnings.is_empty() {
+                let ended = txn.log.push(&Entry::Done).and_then(|()| txn.log.sync());
+                warnings.extend(ended.err().map(|e| Error::sys("write the intent log", e)));
+            }
+            Ok(Undone::Done { time, changes, kept, warnings })
+        }
+        Err(mut e) => {
+            let problems = take_back(&txn.spaces, &txn.done, &mut super::NoFault);
+            e.causes.extend(problems.into_iter().map(|p| p.message));
+            end_of_undo_back(&txn.spaces)?;
+            Err(e)
+        }
+    }
 }
 
-/// Removes one entry, also from a directory of ours that we may not write to at the moment.
-fn remove_one(top: BorrowedFd<'_>, path: &RelPath, is_dir: bool) -> Sys<()> {
-    let (dir, name) = objects::open_parent(top, path)?;
-    objects::in_writable(dir.as_fd(), || match is_dir {
-        true => file::rmdirat(dir.as_fd(), name),
-        false => file::unlinkat(dir.as_fd(), name),
+/// Where the real trees are not what the application left.
+fn moved_on(spaces: &Spaces<'_>, log: &Log) -> Result<Vec<Moved>> {
+    let known: BTreeSet<(u16, &RelPath)> =
+        log.after.iter().filter(|a| a.attr.is_some()).map(|a| (a.root, &a.path)).collect();
+    let made: BTreeSet<&Place> =
+        log.ops.iter().filter_map(|op| if let Op::Mkdir { at } = op { Some(at) } else { None }).collect();
+    let mut moved = Vec::new();
+    for after in &log.after {
+        let place = Place::real(after.root, &after.path);
+        let failed = |e| Error::on_path("look at", after.path.as_bytes(), e);
+        let mut say = |path: &RelPath, why: String| {
+            moved.push(Moved { root: after.root, path: path.clone(), why });
+        };
+        let now = spaces.stat(&place).map_err(failed)?;
+        if let Some(why) = difference(now.as_ref(), after) {
+            say(&after.path, why);
+            continue;
+        }
+        if made.contains(&place) {
+            let top = spaces.top(place.space).map_err(failed)?;
+            for name in objects::names(top, &after.path).map_err(failed)? {
+                let child = after.path.join(&name);
+                if !known.contains(&(after.root, &child)) {
+                    say(
+                        &after.path,
+                        format!("{} in it is new since it was applied", quote(child.as_bytes())),
+                    );
+                    break;
+                }
+            }
+        }
+    }
+    Ok(moved)
+}
+
+fn difference(now: Option<&Attr>, after: &After) -> Option<String> {
+    let (now, was) = match (now, &after.attr) {
+        (None, None) => return None,
+        (None, Some(_)) => return Some("it was removed since it was applied".into()),
+        (Some(now), None) => return Some(format!("a {} appeared there since", now.kind.word())),
+        (Some(now), Some(was)) => (now, was),
+    };
+    if now.kind != was.kind {
+        return Some(format!("it was applied as a {} and is a {} now", was.kind.word(), now.kind.word()));
+    }
+    if now.kind == Kind::File && (now.size, now.mtime) != (was.size, was.mtime) {
+        return Some("it was changed since it was applied".into());
+    }
+    if now.kind == Kind::Symlink && (now.size, now.mtime) != (was.size, was.mtime) {
+        return Some("it was made anew since it was applied".into());
+    }
+    let owned = |a: &Attr| (a.perm, a.uid, a.gid);
+    (owned(now) != owned(was)).then(|| "its mode or owner was changed since it was applied".into())
+}
+
+fn run(txn: &mut Txn<'_, '_>, log: &Log) -> Result<()> {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    txn.log
+        .push(&Entry::Begin { time, changes: log.changes })
+        .map_err(|e| Error::sys("write the intent log", e))?;
+    let mut unswapped: BTreeSet<&Place> = BTreeSet::new();
+    for op in log.ops.iter().rev() {
+        match op {
+            Op::Unswapped { one } => {
+                unswapped.insert(one);
+            }
+            Op::Swap { one, .. } if unswapped.remove(one) => {}
+            op => invert(txn, op)?,
+        }
+    }
+    txn.flush()?;
+    let synced = txn.fault.at("commit").and_then(|()| {
+        for root in txn.spaces.roots {
+            let fd = objects::open(root.real.as_fd(), &RelPath::root(), libc::O_RDONLY | libc::O_DIRECTORY)?;
+            data::syncfs(fd.as_fd())?;
+        }
+        data::syncfs(txn.spaces.kept.as_fd())?;
+        txn.log.push(&Entry::Commit)?;
+        txn.log.sync()
+    });
+    synced.map_err(|e| Error::sys("write the intent log", e))
+}
+
+/// Queues what takes `op` back.
+fn invert(txn: &mut Txn<'_, '_>, op: &Op) -> Result<()> {
+    match op {
+        // What had been applied goes to where it is kept.
+        Op::Make { at, .. } => txn.keep(at),
+        Op::Mkdir { at } => remove_dir(txn, at),
+        Op::Move { from, to, .. } => move_back(txn, from, to),
+        Op::Swap { one, other, .. } => {
+            if txn.look(other)?.is_none() {
+                return Ok(());
+            }
+            match txn.look(one)? {
+                Some(_) => txn.swap(one, other, None),
+                None => txn.rename(other, one, None),
+            }
+        }
+        Op::Copied { from, to } => {
+            let (source, target) = (to.clone(), from.clone());
+            txn.make_by(from, true, Box::new(move |spaces| copy::tree(spaces, &source, &target)))?;
+            txn.flush()
+        }
+        Op::Attrs { at, saved } => {
+            if txn.look(at)?.is_none_or(|a| a.kind != saved.attr.kind) {
+                return Ok(());
+            }
+            let (place, saved) = (at.clone(), saved.clone());
+            let give = move |spaces: &Spaces<'_>| {
+                let object = spaces.find(&place)?.ok_or(Errno::ENOENT)?;
+                attrs::restore(&object, &saved.attr, &saved.xattrs)
+            };
+            txn.attrs(at, Box::new(give))
+        }
+        Op::Times { at, atime, mtime, .. } => {
+            if txn.look(at)?.is_none() {
+                return Ok(());
+            }
+            let (place, atime, mtime) = (at.clone(), *atime, *mtime);
+            let set = move |spaces: &Spaces<'_>| {
+                let object = spaces.find(&place)?.ok_or(Errno::ENOENT)?;
+                attrs::set_both_times(&object, atime, mtime)
+            };
+            txn.attrs(at, Box::new(set))
+        }
+        Op::Bytes { at, save, saved } => {
+            if txn.look(at)?.is_none() {
+                return Ok(());
+            }
+            txn.flush()?;
+            let now = txn.kept_place()?;
+            let copied = txn
+                .spaces
+                .find(at)
+                .and_then(|object| copy::bytes(&txn.spaces, &object.ok_or(Errno::ENOENT)?, &now));
+            copied.map_err(|e| Error::on_path("keep a copy of", at.path.as_bytes(), e))?;
+            let (place, save, saved) = (at.clone(), save.clone(), saved.clone());
+            let back = move |spaces: &Spaces<'_>| {
+                let object = spaces.find(&place)?.ok_or(Errno::ENOENT)?;
+                copy::bytes_back(spaces, &object, &save)?;
+                attrs::restore(&object, &saved.attr, &saved.xattrs)
+            };
+            txn.bytes(at, &now, None, Box::new(back))
+        }
+        Op::Rmdir { .. } | Op::Unswapped { .. } => Ok(()),
+    }
+}
+
+fn move_back(txn: &mut Txn<'_, '_>, from: &Place, to: &Place) -> Result<()> {
+    if txn.look(to)?.is_none() {
+        // Gone, which was forced; or it was copied, and the copy is in place already.
+        return Ok(());
+    }
+    if txn.look(from)?.is_some() {
+        if to.space == Space::Kept {
+            return Ok(());
+        }
+        // Forced: what has taken the name is kept.
+        let aside = aside_of(txn, from)?;
+        txn.rename(from, &aside, None)?;
+        txn.keep(&aside)?;
+    }
+    txn.rename(to, from, None)
+}
+
+fn remove_dir(txn: &mut Txn<'_, '_>, at: &Place) -> Result<()> {
+    if txn.look(at)?.is_none_or(|a| a.kind != Kind::Dir) {
+        return Ok(());
+    }
+    if txn.will_be_empty(at)? {
+        return txn.rmdir(at);
+    }
+    txn.flush()?;
+    if txn.will_be_empty(at)? {
+        return txn.rmdir(at);
+    }
+    // Forced: it goes with what is in it.
+    let aside = aside_of(txn, at)?;
+    txn.rename(at, &aside, None)?;
+    txn.keep(&aside)
+}
+
+fn aside_of(txn: &mut Txn<'_, '_>, place: &Place) -> Result<Place> {
+    let name = txn.temp_name();
+    let parent = place.path.parent().unwrap_or_default();
+    Ok(Place { space: place.space, path: parent.join(&name) })
+}
+
+/// Bytes that the vault of a session takes on disk, for its size.
+///
+/// # Errors
+/// When it cannot be walked.
+pub fn kept_bytes(roots: &[RootDirs]) -> Result<u64> {
+    let Some(first) = roots.first() else { return Ok(0) };
+    use std::os::unix::ffi::OsStrExt;
+    let path = first.kept.as_os_str().as_bytes();
+    let top = match file::open_path(path, libc::O_PATH | libc::O_DIRECTORY) {
+        Ok(top) => top,
+        Err(Errno::ENOENT) => return Ok(0),
+        Err(e) => return Err(Error::on_path("look at", path, e)),
+    };
+    let mut bytes = 0;
+    objects::walk(top.as_fd(), &RelPath::root(), &mut |_, attr| {
+        bytes += attr.blocks * 512;
+        Ok(())
     })
+    .map_err(|e| Error::on_path("look at", path, e))?;
+    Ok(bytes)
 }

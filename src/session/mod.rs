@@ -3,7 +3,14 @@
 //! A session is a directory. Its one writer, a server or an offline command that changes it, holds its lock;
 //! everything else reads its files or asks the server over its socket.
 
+mod archive;
+mod archive_lower;
+mod archive_pax;
+mod archive_read;
+mod archive_seal;
+mod archive_write;
 mod control;
+pub mod gc;
 mod lock;
 mod meta;
 mod mounts;
@@ -12,7 +19,10 @@ mod recover;
 mod remove;
 mod roots;
 mod store;
+mod usage;
 
+pub use archive::{Archived, Encryption, Header as ArchiveHeader, Key, Restore, Restored, Suspend};
+pub use archive_lower::{LowerId, LowerMatch, Sample};
 pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Seen};
 pub use lock::{Holder, Lock, Role};
 pub use meta::{META_VERSION, Meta, PathBytes, RootMeta};
@@ -21,3 +31,4 @@ pub use recover::recover;
 pub use remove::remove_tree;
 pub use roots::{ChosenRoot, choose as choose_roots};
 pub use store::{Root, Session, Store};
+pub use usage::Usage;

@@ -81,7 +81,7 @@ fn holds_git(dir: &Path) -> bool {
     dir.join(".git").symlink_metadata().is_ok_and(|m| m.is_dir() || m.is_file())
 }
 
-fn check_place(path: &Path, state: &Path) -> Result<()> {
+pub(super) fn check_place(path: &Path, state: &Path) -> Result<()> {
     let shown = quote(path.as_os_str().as_bytes());
     for kernels in ["/proc", "/sys", "/dev"] {
         // /dev/shm is an ordinary file system of the users'.
@@ -100,7 +100,7 @@ fn check_place(path: &Path, state: &Path) -> Result<()> {
     Ok(())
 }
 
-fn check_apart(a: &Path, b: &Path) -> Result<()> {
+pub(super) fn check_apart(a: &Path, b: &Path) -> Result<()> {
     let show = |p: &Path| quote(p.as_os_str().as_bytes());
     if a == b {
         return Err(Error::usage(format!("the root {} is named twice", show(a))));

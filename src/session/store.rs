@@ -1,5 +1,6 @@
 //! Sessions on disk: where they are, making one, finding one, removing one.
 
+use super::archive::Archived;
 use super::lock::{self, Holder, Lock, Role};
 use super::meta::{META_VERSION, Meta, PathBytes, RootMeta};
 use super::names;
@@ -31,6 +32,8 @@ pub struct Session {
     pub dir: PathBuf,
     /// What `meta.json` says.
     pub meta: Meta,
+    /// Where its archive is, when it is archived; its directory then holds nothing else.
+    pub archived: Option<Archived>,
 }
 
 /// The places of one root of a session.
@@ -77,7 +80,7 @@ impl Store {
         &self.dir
     }
 
-    fn sessions(&self) -> PathBuf {
+    pub(super) fn sessions(&self) -> PathBuf {
         self.dir.join("sessions")
     }
 
@@ -112,7 +115,7 @@ impl Store {
             }
         });
         match built {
-            Ok((name, meta)) => Ok(Session { dir: self.sessions().join(&name), name, meta }),
+            Ok((name, meta)) => Ok(Session { dir: self.sessions().join(&name), name, meta, archived: None }),
             Err(e) => match remove_tree(parent.as_fd(), temp.as_bytes()) {
                 Ok(()) => Err(e),
                 Err(also) => {
@@ -124,7 +127,7 @@ impl Store {
         }
     }
 
-    fn make_dirs(&self) -> Result<std::os::fd::OwnedFd> {
+    pub(super) fn make_dirs(&self) -> Result<std::os::fd::OwnedFd> {
         let mut ancestors: Vec<&Path> = self.dir.ancestors().skip(1).collect();
         ancestors.reverse();
         for dir in ancestors {
@@ -163,7 +166,7 @@ impl Store {
                 features,
             });
         }
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+        let created = now();
         let meta = Meta {
             version: META_VERSION,
             id,
@@ -195,15 +198,16 @@ impl Store {
 
     fn load(&self, name: String, dir: PathBuf) -> Result<Session> {
         let path = dir.join("meta.json");
-        let meta = std::fs::read(&path)
+        let (meta, archived) = std::fs::read(&path)
             .map_err(|e| Error::on_path("read", path.as_os_str().as_bytes(), e))
             .and_then(|bytes| Meta::parse(&bytes))
+            .and_then(|meta| Ok((meta, Archived::load(&dir)?)))
             .map_err(|e| {
                 let hint = e.hint.clone();
                 let told = e.context(format!("session {name} cannot be read"));
                 told.hint(hint.unwrap_or_else(|| format!("throw it away with: sbx-fuse rm {name}")))
             })?;
-        Ok(Session { name, dir, meta })
+        Ok(Session { name, dir, meta, archived })
     }
 
     /// All sessions, by name; one that cannot be read is an error beside its name.
@@ -250,7 +254,8 @@ impl Store {
             .into_iter()
             .filter_map(|(_, s)| s.ok())
             .filter(holds)
-            .max_by(|a, b| a.meta.created.cmp(&b.meta.created).then_with(|| a.name.cmp(&b.name)));
+            // An archived one is meant only where no other can be.
+            .max_by_key(|s| (s.archived.is_none(), s.meta.created, s.name.clone()));
         newest.ok_or_else(|| {
             let hint = if some {
                 "name one with -s NAME; see: sbx-fuse ls"
@@ -304,6 +309,11 @@ impl Session {
         self.dir.join("journal")
     }
 
+    /// Where what is applied is logged, and what that replaced is kept.
+    pub fn applied_dir(&self) -> PathBuf {
+        self.dir.join("apply")
+    }
+
     /// Where `run` mounts.
     pub fn mountpoint_dir(&self) -> PathBuf {
         self.dir.join("mnt")
@@ -342,7 +352,22 @@ impl Session {
     /// # Errors
     /// As [`Session::lock`].
     pub fn lock_as(&self, role: Role) -> Result<Lock> {
+        self.check_present()?;
         Lock::take(&self.dir.join("lock"), &self.name, role)
+    }
+
+    /// Refuses a session whose files are in an archive.
+    ///
+    /// # Errors
+    /// `Failure` with the way out.
+    pub fn check_present(&self) -> Result<()> {
+        match &self.archived {
+            None => Ok(()),
+            Some(archived) => {
+                Err(Error::failure(format!("session {} is archived in {}", self.name, archived.file))
+                    .hint(format!("bring it back with: sbx-fuse restore {}", self.name)))
+            }
+        }
     }
 
     /// Who holds the session now.
@@ -395,11 +420,11 @@ impl<'a> Root<'a> {
 }
 
 /// For absolute paths; a relative one is meant from the current directory.
-fn cwd() -> std::os::fd::BorrowedFd<'static> {
+pub(super) fn cwd() -> std::os::fd::BorrowedFd<'static> {
     nix::fcntl::AT_FDCWD
 }
 
-fn make_dir(path: &Path) -> Result<()> {
+pub(super) fn make_dir(path: &Path) -> Result<()> {
     let bytes = path.as_os_str().as_bytes();
     match file::mkdirat(cwd(), bytes, 0o700) {
         Ok(()) | Err(Errno::EEXIST) => Ok(()),
@@ -409,16 +434,26 @@ fn make_dir(path: &Path) -> Result<()> {
     }
 }
 
-fn open_dir(path: &Path) -> Result<std::os::fd::OwnedFd> {
+pub(super) fn open_dir(path: &Path) -> Result<std::os::fd::OwnedFd> {
     let bytes = path.as_os_str().as_bytes();
     file::open_path(bytes, libc::O_RDONLY | libc::O_DIRECTORY).map_err(|e| Error::on_path("open", bytes, e))
 }
 
-fn write_meta(dir: &Path, meta: &Meta) -> Result<()> {
+/// The time, nanoseconds since the epoch.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
+
+pub(super) fn write_meta(dir: &Path, meta: &Meta) -> Result<()> {
+    write_json(dir, "meta.json", meta)
+}
+
+/// Writes `value` to the file `name` in `dir`, atomically.
+pub(super) fn write_json(dir: &Path, name: &str, value: &impl serde::Serialize) -> Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
-    let (temp, path) = (dir.join("meta.json.new"), dir.join("meta.json"));
-    let mut text = serde_json::to_vec_pretty(meta).map_err(|e| Error::failure(e.to_string()))?;
+    let (temp, path) = (dir.join(format!("{name}.new")), dir.join(name));
+    let mut text = serde_json::to_vec_pretty(value).map_err(|e| Error::failure(e.to_string()))?;
     text.push(b'\n');
     std::fs::OpenOptions::new()
         .write(true)

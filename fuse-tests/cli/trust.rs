@@ -1,0 +1,160 @@
+//! What was reviewed is what is applied, and what was applied can be undone: through the program, with plain checks.
+
+use crate::world::World;
+use std::os::unix::fs::PermissionsExt;
+
+const EDIT: &str = "echo four >> a.txt; echo new > new.txt; rm gone.txt; mv dir moved; chmod 600 a.txt";
+
+fn says(w: &World, args: &[&str]) -> (i32, String, String) {
+    let out = w.sbx(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr))
+}
+
+#[test]
+fn undo_takes_back_one_application_after_the_other() {
+    let w = World::new();
+    w.quietly(&["run", "-s", "work", "--", "sh", "-c", EDIT]);
+    w.quietly(&["apply", "-y", "new.txt"]);
+    w.quietly(&["apply", "-y"]);
+    assert!(says(&w, &["undo", "-n"]).2.contains("would undo 3 changes applied at"));
+    w.write("home/project/a.txt", "mine\n");
+    let (code, out, err) = says(&w, &["undo", "-y"]);
+    assert_eq!((code, out.as_str()), (3, "moved on a.txt: it was changed since it was applied\n"));
+    assert!(err.contains("nothing was undone") && err.contains("--force"), "{err}");
+    let (code, _, err) = says(&w, &["undo", "-y", "--force", "a.txt"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("undone: 3 changes") && err.contains("is kept in"), "{err}");
+    assert_eq!(w.read("home/project/a.txt"), "one\ntwo\nthree\n");
+    assert_eq!(w.shell("ls"), "a.txt\ndir\ngone.txt\nnew.txt\n");
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.shell("ls"), "a.txt\ndir\ngone.txt\n");
+    assert!(says(&w, &["undo", "-y"]).2.contains("nothing that could be undone"));
+    assert!(says(&w, &["verify"]).2.contains("agree (0 changes)"));
+}
+
+#[test]
+fn what_changed_after_the_review_is_refused_by_name() {
+    let w = World::new();
+    w.quietly(&["run", "-s", "work", "--", "sh", "-c", EDIT]);
+    let json: serde_json::Value = serde_json::from_str(&w.quietly(&["diff", "--json"])).unwrap();
+    assert!(json["diff"].as_str().unwrap().contains("+four"));
+    let token = json["token"].as_str().unwrap().to_owned();
+    let rows: serde_json::Value = serde_json::from_str(&w.quietly(&["changes", "--json"])).unwrap();
+    assert_eq!(rows[0]["token"].as_str().unwrap(), token);
+    w.quietly(&["run", "-s", "work", "--", "sh", "-c", "echo evil >> new.txt"]);
+    let (code, out, _) = says(&w, &["apply", "-y", "--reviewed", &token]);
+    assert_eq!(code, 3);
+    assert_eq!(out, "not reviewed new.txt: the session changed it since the token was given\n");
+    assert_eq!(w.shell("ls"), "a.txt\ndir\ngone.txt\n");
+    w.quietly(&["apply", "-y", "--reviewed", &token, "a.txt"]);
+    assert_eq!(w.read("home/project/a.txt"), "one\ntwo\nthree\nfour\n");
+    assert_eq!(says(&w, &["apply", "-y", "--reviewed", "nonsense"]).0, 2);
+    let token: serde_json::Value = serde_json::from_str(&w.quietly(&["diff", "--json"])).unwrap();
+    w.quietly(&["apply", "-y", "--reviewed", token["token"].as_str().unwrap()]);
+    assert_eq!(w.shell("ls"), "a.txt\nmoved\nnew.txt\n");
+}
+
+#[test]
+fn permissions_go_by_the_policy() {
+    let w = World::new();
+    let edit = "chmod 600 a.txt; echo x > s; chmod 4755 s; echo more >> dir/b.txt; chmod 755 dir/b.txt";
+    w.quietly(&["run", "-s", "work", "--", "sh", "-c", edit]);
+    let mode = |name: &str| {
+        let meta = w.at(&format!("home/project/{name}")).symlink_metadata().unwrap();
+        meta.permissions().mode() & 0o7777
+    };
+    let (code, _, err) = says(&w, &["apply", "-y", "--perms", "skip"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("warning: s was applied without its set-uid"), "{err}");
+    assert_eq!((mode("a.txt"), mode("dir/b.txt"), mode("s")), (0o644, 0o644, 0o755));
+    assert_eq!(w.quietly(&["changes"]), "P a.txt\n");
+    assert_eq!(says(&w, &["apply", "-y", "--perms", "ask"]).0, 2, "nobody to ask");
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(mode("a.txt"), 0o600);
+    w.quietly(&["run", "-s", "work", "--", "chmod", "4755", "s"]);
+    w.quietly(&["apply", "-y", "--allow-privileged"]);
+    assert_eq!(mode("s"), 0o4755);
+}
+
+#[test]
+fn text_is_merged_and_overlaps_stay_in_the_session() {
+    let w = World::new();
+    w.write("home/project/a.txt", "one\ntwo\nthree\nfour\nfive\n");
+    w.quietly(&["run", "-s", "work", "--", "sh", "-c", "sed -i s/one/ONE/ a.txt; echo B > dir/b.txt"]);
+    w.write("home/project/a.txt", "one\ntwo\nthree\nfour\nFIVE\n");
+    w.write("home/project/dir/b.txt", "theirs\n");
+    let (code, out, _) = says(&w, &["apply", "-y"]);
+    assert_eq!((code, out.lines().count()), (3, 2), "{out}");
+    let (code, out, err) = says(&w, &["rebase"]);
+    assert_eq!((code, out.lines().count()), (3, 1), "{out}{err}");
+    assert!(out.starts_with("conflict dir/b.txt") && err.contains("moved 1 change;"), "{out}{err}");
+    w.quietly(&["apply", "-y", "a.txt"]);
+    assert_eq!(w.read("home/project/a.txt"), "ONE\ntwo\nthree\nfour\nFIVE\n");
+    let (code, out, _) = says(&w, &["apply", "-y", "--merge"]);
+    assert_eq!(code, 3, "{out}");
+    assert!(out.contains("both sides changed the same lines"), "{out}");
+    assert_eq!(w.read("home/project/dir/b.txt"), "theirs\n", "markers never get into the real tree");
+    let inside = w.quietly(&["run", "-s", "work", "--", "cat", "dir/b.txt"]);
+    assert!(inside.contains("<<<<<<< ours\nB\n") && inside.contains("theirs\n>>>>>>> theirs\n"), "{inside}");
+    let (code, out, _) = says(&w, &["apply", "-y"]);
+    assert_eq!((code, out.contains("still holds the conflict markers")), (3, true), "{out}");
+    w.quietly(&["run", "-s", "work", "--", "sh", "-c", "echo both > dir/b.txt"]);
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(w.read("home/project/dir/b.txt"), "both\n");
+    assert!(says(&w, &["verify"]).2.contains("agree (0 changes)"));
+}
+
+#[test]
+fn a_side_is_taken_by_path() {
+    let w = World::new();
+    w.quietly(&[
+        "run",
+        "-s",
+        "work",
+        "--",
+        "sh",
+        "-c",
+        "echo S > a.txt; echo S > dir/b.txt; echo S > gone.txt",
+    ]);
+    for name in ["a.txt", "dir/b.txt", "gone.txt"] {
+        w.write(&format!("home/project/{name}"), "R\n");
+    }
+    assert_eq!(says(&w, &["apply", "-y", "--take", "mine"]).0, 2);
+    let (code, out, _) = says(&w, &["apply", "-y", "--take", "session:a.txt", "--take", "real:dir"]);
+    assert_eq!((code, out.lines().count()), (3, 1), "{out}");
+    assert_eq!(w.shell("cat a.txt dir/b.txt gone.txt"), "R\nR\nR\n");
+    let all = ["apply", "-y", "--take", "real", "--take", "session:a.txt"];
+    assert_eq!(says(&w, &all).0, 0);
+    assert_eq!(w.shell("cat a.txt dir/b.txt gone.txt"), "S\nR\nR\n");
+    assert_eq!(w.quietly(&["changes"]), "");
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.shell("cat a.txt"), "R\n");
+}
+
+/// The log of an application without its end, and without its commit mark, as a death would leave it.
+#[test]
+fn the_next_command_says_what_it_did_about_an_interrupted_application() {
+    const DONE: u64 = 14;
+    const COMMIT: u64 = 16;
+    let w = World::new();
+    let log = w.at("home/.local/state/sbx-fuse/sessions/work/apply/000001/log");
+    let cut = |bytes: u64| {
+        let file = std::fs::File::options().write(true).open(&log).unwrap();
+        file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
+    };
+    w.quietly(&["run", "-s", "work", "--", "sh", "-c", EDIT]);
+    w.quietly(&["apply", "-y", "a.txt"]);
+    cut(DONE);
+    let (code, out, err) = says(&w, &["changes"]);
+    assert_eq!((code, out.as_str()), (0, "D gone.txt\nR dir/ -> moved/\nA new.txt\n"), "{err}");
+    assert!(err.contains("interrupted after its last step: finished it"), "{err}");
+    assert_eq!(says(&w, &["changes"]).2, "");
+    assert_eq!(w.read("home/project/a.txt"), "one\ntwo\nthree\nfour\n");
+    cut(DONE + COMMIT);
+    let (code, _, err) = says(&w, &["status"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("took it back"), "{err}");
+    assert_eq!(w.read("home/project/a.txt"), "one\ntwo\nthree\n");
+    assert_eq!(says(&w, &["changes"]).2, "");
+}

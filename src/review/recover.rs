@@ -1,0 +1,162 @@
+//! After a crash: what an application or its undoing left half-way is finished or taken back.
+//!
+//! With a commit mark in the log everything is done but the tidying, which is finished; without one everything is
+//! taken back. Every inverse looks first whether there is something to take back, so that this, too, can be
+//! interrupted anywhere and begun again.
+
+use super::RootDirs;
+use super::discard::{Dropper, Seen};
+use super::intent::{APPLY_LOG, Entry, Leaver, Log, LogWriter, Op, Place, UNDO_LOG};
+use super::transaction::{Fault, Spaces, take_back};
+use super::vault::Vault;
+use super::{attrs, copy, objects, root_of};
+use crate::base::{Error, Kind, RelPath, Result, Sys};
+use crate::sys::file;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What was found of an unfinished application.
+pub struct Recovery {
+    /// What was done about it, in sentences.
+    pub said: Vec<String>,
+    vault: Vault,
+    /// Applications whose changes are still to leave the session.
+    leaving: Vec<(u32, u64, Vec<Leaver>)>,
+}
+
+/// Takes back or finishes what a crash left in the vault at `path`. `None` when there is nothing, or another command is
+/// at work. What is committed still has to leave the session: see [`Recovery::drop_with`].
+///
+/// # Errors
+/// When a log cannot be read or written.
+pub fn recover(roots: &[RootDirs], path: &Path, fault: &mut dyn Fault) -> Result<Option<Recovery>> {
+    let Some(vault) = Vault::open(path, false)? else { return Ok(None) };
+    let mut recovery = Recovery { said: Vec::new(), vault, leaving: Vec::new() };
+    for entry in recovery.vault.entries()? {
+        let kept = recovery.vault.open_dir(entry.number)?;
+        let spaces = Spaces { roots, kept };
+        if !entry.apply.committed {
+            let problems = take_back(&spaces, &entry.apply.ops, fault);
+            let bad = end_of_roll_back(&recovery.vault, entry.number, problems);
+            recovery
+                .say("an application was interrupted: took it back, the real files are as they were", bad);
+            continue;
+        }
+        if !entry.apply.done {
+            let bad = remove_copied(&spaces, &entry.apply.ops).into_iter().map(|e| e.message).collect();
+            recovery.say("an application was interrupted after its last step: finished it", bad);
+            recovery.leaving.push((entry.number, entry.apply.end, entry.apply.leave.clone()));
+        }
+        match &entry.undo {
+            Some(undo) if !undo.committed => recovery.undo_back(&spaces, undo, fault)?,
+            Some(undo) if !undo.done => {
+                let bad = remove_copied(&spaces, &undo.ops).into_iter().map(|e| e.message).collect();
+                end(&spaces, UNDO_LOG, undo.end)?;
+                recovery.say("an undo was interrupted after its last step: finished it", bad);
+            }
+            _ => {}
+        }
+    }
+    Ok(Some(recovery))
+}
+
+fn end(spaces: &Spaces<'_>, name: &[u8], at: u64) -> Result<()> {
+    let ended = LogWriter::append(spaces.kept.as_fd(), name, at)
+        .and_then(|mut log| log.push(&Entry::Done).and_then(|()| log.sync()));
+    ended.map_err(|e| Error::sys("write the intent log", e))
+}
+
+impl Recovery {
+    fn say(&mut self, done: &str, problems: Vec<String>) {
+        self.said.push(done.into());
+        self.said.extend(problems);
+    }
+
+    fn undo_back(&mut self, spaces: &Spaces<'_>, undo: &Log, fault: &mut dyn Fault) -> Result<()> {
+        let problems = take_back(spaces, &undo.ops, fault);
+        let bad: Vec<String> = problems.into_iter().map(|p| p.message).collect();
+        end_of_undo_back(spaces)?;
+        self.say("an undo was interrupted: took it back, the real files are as they were before it", bad);
+        Ok(())
+    }
+
+    /// Whether changes are still to leave the session.
+    pub fn has_leavers(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Takes the changes of finished applications out of the session, those that `is_there` (by root and path) says it
+    /// still has; one that it changed again stays.
+    ///
+    /// # Errors
+    /// When the session's files cannot be edited; the next command tries again.
+    pub fn drop_with(
+        &mut self,
+        roots: &[RootDirs],
+        is_there: &dyn Fn(u16, &RelPath) -> bool,
+        dropper: &mut dyn Dropper,
+    ) -> Result<()> {
+        for (number, log_end, leavers) in std::mem::take(&mut self.leaving) {
+            for leaver in leavers.into_iter().filter(|l| is_there(l.root, &l.path)) {
+                let upper = root_of(roots, leaver.root)?.upper.as_fd();
+                let there = objects::stat(upper, &leaver.path)
+                    .map_err(|e| Error::on_path("look at", leaver.path.as_bytes(), e))?;
+                let is_new = |a: &crate::base::Attr| a.kind != Kind::Dir && !a.is_whiteout();
+                if leaver.seen.is_none() && there.as_ref().is_some_and(is_new) {
+                    continue;
+                }
+                // Where the object is gone already, what goes with it may still be there.
+                let seen = leaver.seen.filter(|_| there.is_some_and(|a| !a.is_whiteout()));
+                dropper.drop(leaver.root, &leaver.path, seen.map(|(ino, ctime)| Seen { ino, ctime }))?;
+            }
+            let kept = self.vault.open_dir(number)?;
+            let ended = LogWriter::append(kept.as_fd(), APPLY_LOG, log_end)
+                .and_then(|mut log| log.push(&Entry::Done).and_then(|()| log.sync()));
+            ended.map_err(|e| Error::sys("write the intent log", e))?;
+        }
+        Ok(())
+    }
+}
+
+/// After an undo was taken back: its log goes.
+///
+/// # Errors
+/// As `unlinkat(2)`.
+pub(crate) fn end_of_undo_back(spaces: &Spaces<'_>) -> Result<()> {
+    file::unlinkat(spaces.kept.as_fd(), UNDO_LOG).map_err(|e| Error::sys("remove the log of the undo", e))
+}
+
+/// After operations were taken back: what was kept goes, unless something could not be put back. The sentences say what
+/// went wrong.
+pub(crate) fn end_of_roll_back(vault: &Vault, number: u32, problems: Vec<Error>) -> Vec<String> {
+    let mut said: Vec<String> = problems.into_iter().map(|p| p.message).collect();
+    if said.is_empty() {
+        if let Err(e) = vault.remove(number) {
+            said.push(format!("what was kept could not be removed: {e}"));
+        }
+        return said;
+    }
+    let path = vault.set_aside(number).unwrap_or_else(|_| vault.dir(number));
+    said.push(format!("what was replaced is in {}", crate::base::quote(path.as_os_str().as_bytes())));
+    said
+}
+
+/// Removes what was copied to where it is kept; the directories that held it keep their times.
+pub(crate) fn remove_copied(spaces: &Spaces<'_>, ops: &[Op]) -> Vec<Error> {
+    let mut problems = Vec::new();
+    for op in ops {
+        let Op::Copied { from, .. } = op else { continue };
+        let Some(path) = from.path.parent() else { continue };
+        let dir = Place { space: from.space, path };
+        let gone = || -> Sys<()> {
+            let Some(dir) = spaces.find(&dir)? else { return Ok(()) };
+            copy::remove_all(spaces.top(from.space)?, &from.path)?;
+            attrs::set_mtime(&dir, dir.attr.mtime)
+        };
+        if let Err(e) = gone() {
+            problems.push(Error::on_path("remove the leftover", from.path.as_bytes(), e));
+        }
+    }
+    problems
+}
