@@ -4,7 +4,7 @@ use super::copy_up::{forced, mark_at, open_forced};
 use super::lookup::{Seen, index_name, open_deep};
 use super::node::{LowerDir, Node};
 use super::record::Note;
-use super::{Caller, Root, Union, Writable};
+use super::{Caller, Root, Union};
 use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::Op;
 use crate::layer::{self, Found, LayerKind};
