@@ -110,9 +110,7 @@ impl Both {
         // It also names, rarely, a path of which both say the same.
         differ.retain(|d| d.fold != d.scan && !took_a_place(d));
         let words = |set: &[Settled]| -> Vec<String> {
-            set.iter()
-                .map(|s| format!("{:?} {:?} {:?}", s.change.what, s.change.path, s.change.from))
-                .collect()
+            set.iter().map(|s| format!("{:?} {} {:?}", s.change.what, s.change.path, s.change.from)).collect()
         };
         let (fold, scan) = (words(&folded), words(&scanned));
         prop_assert!(differ.is_empty(), "{:#?}\njournal: {:#?}\nupper: {:#?}", differ, fold, scan);
@@ -241,8 +239,9 @@ fn mv(from: &'static str, to: &'static str, how: ops::How) -> Op {
     Op::Rename { from: at(from), to: at(to), how }
 }
 
+/// A known defect, held here until it is mended: settling the fold drops the deletion of `c/a`.
 #[test]
-#[ignore = "settling the fold drops the deletion: c/a is not said to be gone"]
+#[should_panic = "Deleted c/a"]
 fn an_object_comes_back_to_its_path_while_its_directory_moves() {
     let lower = [Op::Mkdir { at: at("a") }, Op::Create { at: at("a/a"), len: 0 }];
     let work =
@@ -252,8 +251,9 @@ fn an_object_comes_back_to_its_path_while_its_directory_moves() {
     both.journal_agrees().unwrap();
 }
 
+/// A known defect, held here until it is mended: the fold does not know that two names share their content.
 #[test]
-#[ignore = "the fold does not know that two names share their content"]
+#[should_panic = "Modified b"]
 fn a_write_to_one_name_of_a_link_changes_the_other() {
     let lower = [Op::Create { at: at("b"), len: 0 }];
     let work =
