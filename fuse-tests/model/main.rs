@@ -110,9 +110,7 @@ impl Both {
         // It also names, rarely, a path of which both say the same.
         differ.retain(|d| d.fold != d.scan && !took_a_place(d));
         let words = |set: &[Settled]| -> Vec<String> {
-            set.iter()
-                .map(|s| format!("{:?} {:?} {:?}", s.change.what, s.change.path, s.change.from))
-                .collect()
+            set.iter().map(|s| format!("{:?} {} {:?}", s.change.what, s.change.path, s.change.from)).collect()
         };
         let (fold, scan) = (words(&folded), words(&scanned));
         prop_assert!(differ.is_empty(), "{:#?}\njournal: {:#?}\nupper: {:#?}", differ, fold, scan);
@@ -241,26 +239,28 @@ fn mv(from: &'static str, to: &'static str, how: ops::How) -> Op {
     Op::Rename { from: at(from), to: at(to), how }
 }
 
-/// A known gap: settling the fold drops the deletion of `c/a`. The scan that `verify` makes finds and notes it.
+/// A known defect, held here until it is mended: settling the fold drops the deletion of `c/a`.
 #[test]
-fn known_gap_an_object_comes_back_to_its_path_while_its_directory_moves() {
+#[should_panic = "Deleted c/a"]
+fn an_object_comes_back_to_its_path_while_its_directory_moves() {
     let lower = [Op::Mkdir { at: at("a") }, Op::Create { at: at("a/a"), len: 0 }];
     let work =
         [Op::Mkdir { at: at("c") }, mv("a/a", "c/a", ops::How::Replace), mv("c", "a", ops::How::Exchange)];
     let mut both = Both::new(&lower, None);
     both.apply(&work).unwrap();
-    assert!(both.journal_agrees().is_err(), "the gap is closed: let this test demand it");
+    both.journal_agrees().unwrap();
 }
 
-/// A known gap: the fold does not know that two names share their content. `verify` finds and notes it.
+/// A known defect, held here until it is mended: the fold does not know that two names share their content.
 #[test]
-fn known_gap_a_write_to_one_name_of_a_link_changes_the_other() {
+#[should_panic = "Modified b"]
+fn a_write_to_one_name_of_a_link_changes_the_other() {
     let lower = [Op::Create { at: at("b"), len: 0 }];
     let work =
         [Op::Link { from: at("b"), to: at("a") }, Op::Forget, Op::Write { at: at("a"), offset: 0, len: 1 }];
     let mut both = Both::new(&lower, None);
     both.apply(&work).unwrap();
-    assert!(both.journal_agrees().is_err(), "the gap is closed: let this test demand it");
+    both.journal_agrees().unwrap();
 }
 
 #[test]

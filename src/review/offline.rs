@@ -56,6 +56,11 @@ impl Dropper for Offline<'_> {
     fn drop(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool> {
         let dirs = root_of(self.roots, root)?;
         let failed = |e| Error::on_path("take out of the session", path.as_bytes(), e);
+        if path.is_root() {
+            return reset_root(dirs)
+                .map(|()| true)
+                .map_err(|e| Error::on_path("take out of the session", b".", e));
+        }
         let object = Object::find(dirs.upper.as_fd(), path).map_err(failed)?;
         let changed = match (seen, &object) {
             (Some(seen), Some(o)) => {
@@ -80,6 +85,22 @@ impl Dropper for Offline<'_> {
         }
         Ok(true)
     }
+}
+
+/// Gives the root's own entry in the upper the real directory's mode and xattrs: then nothing of it is changed.
+fn reset_root(dirs: &RootDirs) -> Sys<()> {
+    let (real, upper) = (dirs.real.as_fd(), dirs.upper.as_fd());
+    for name in xattr::list(upper)?.into_iter().filter(|n| !layer::is_private(n)) {
+        if xattr::get(real, &name)?.is_none() {
+            xattr::remove(upper, &name)?;
+        }
+    }
+    for name in xattr::list(real)?.into_iter().filter(|n| n.starts_with(b"user.") && !layer::is_private(n)) {
+        if let Some(value) = xattr::get(real, &name)? {
+            xattr::set(upper, &name, &value, 0)?;
+        }
+    }
+    file::chmod_fd(upper, file::stat(real)?.perm)
 }
 
 impl Offline<'_> {

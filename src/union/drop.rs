@@ -90,6 +90,13 @@ impl Union {
         seen: Option<(u64, Time)>,
         stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>,
     ) -> Sys<bool> {
+        if path.is_root() {
+            // The root's own mode and xattrs: the real directory has them now, or has them again.
+            let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
+            let lower = root.lowers.first().ok_or(Errno::EIO)?.dir.as_fd();
+            super::copy_up::copy_meta(lower, writable.upper.as_fd(), &file::stat(lower)?, |_| Ok(()))?;
+            return Ok(true);
+        }
         let (Some((dir, found)), Some(name)) = (self.upper_at(root, path)?, path.file_name()) else {
             return Ok(true);
         };
