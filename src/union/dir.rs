@@ -105,12 +105,7 @@ impl Union {
         if dir.place.read().gone {
             return Err(Errno::ENOENT);
         }
-        let over = match self.find_upper(&dir, name.as_bytes())? {
-            Found::Object(_) => return Err(Errno::EEXIST),
-            Found::Whiteout(form) => Some(form),
-            Found::Nothing if self.find_lower(&dir, name.as_bytes())?.is_some() => return Err(Errno::EEXIST),
-            Found::Nothing => None,
-        };
+        let over = self.vacancy(&dir, name.as_bytes())?;
         let upper = self.upper_dir(&dir)?;
         let masked = make.perm() & !caller.umask;
         let perm = if self.has_default_acl(&dir, upper.as_fd())? { make.perm() } else { masked };
@@ -124,6 +119,16 @@ impl Union {
         dir.touch_entries();
         self.record(caller, Note::new(make.op(), dir.root, self.path_in(&dir, name.as_bytes()), attr.kind));
         Ok(Entry { id: node.id, attr: self.show(&node, attr), ttl: LONG })
+    }
+
+    /// Makes sure that nothing is at `name`; the form of the whiteout that has to give way there, if one does.
+    pub(crate) fn vacancy(&self, dir: &Arc<Node>, name: &[u8]) -> Sys<Option<WhiteoutForm>> {
+        match self.find_upper(dir, name)? {
+            Found::Object(_) => Err(Errno::EEXIST),
+            Found::Whiteout(form) => Ok(Some(form)),
+            Found::Nothing if self.find_lower(dir, name)?.is_some() => Err(Errno::EEXIST),
+            Found::Nothing => Ok(None),
+        }
     }
 
     /// The node of an object that was just made in the upper, with one lookup.

@@ -7,7 +7,7 @@ use super::record::Note;
 use super::{Caller, Entry, TOP, Union};
 use crate::base::{Errno, Kind, Name, Sys};
 use crate::journal::Op;
-use crate::layer::{self, Found, WhiteoutForm};
+use crate::layer::{self, WhiteoutForm};
 use crate::sys::file;
 use std::os::fd::AsFd;
 
@@ -39,12 +39,7 @@ impl Union {
         if dir.place.read().gone || node.place.read().gone {
             return Err(Errno::ENOENT);
         }
-        let over = match self.find_upper(&dir, name.as_bytes())? {
-            Found::Object(_) => return Err(Errno::EEXIST),
-            Found::Whiteout(form) => Some(form),
-            Found::Nothing if self.find_lower(&dir, name.as_bytes())?.is_some() => return Err(Errno::EEXIST),
-            Found::Nothing => None,
-        };
+        let over = self.vacancy(&dir, name.as_bytes())?;
         let from = self.locate(&node)?;
         let from_path = self.upper_path(&node);
         let upper = self.upper_dir(&dir)?;
