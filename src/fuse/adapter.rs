@@ -1,7 +1,7 @@
 //! Each callback: convert, call the union's verb of the same name, reply.
 
-use super::pace::Pace;
 use super::convert::{attr, caller, errno, host_dev, set_time};
+use super::pace::Pace;
 use crate::base::{Errno, SetAttr, Sys};
 use crate::union::{Entry, Range, Union};
 use fuser::{

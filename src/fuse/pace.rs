@@ -83,10 +83,12 @@ enum Spun {
 }
 
 impl Pace {
+    /// A pace for the processors that this process may use.
     pub fn new() -> Pace {
-        let mine = sched_getaffinity(Pid::from_raw(0));
-        let cpus: Vec<usize> =
-            mine.map_or_else(|_| Vec::new(), |set| (0..CpuSet::count()).filter(|&c| set.is_set(c).unwrap_or(false)).collect());
+        Pace::over(<[usize; 2]>::try_from(mine()).ok())
+    }
+
+    fn over(both: Option<[usize; 2]>) -> Pace {
         Pace {
             begun: AtomicU64::new(0),
             done: AtomicU64::new(0),
@@ -97,7 +99,7 @@ impl Pace {
             last: AtomicU64::new(0),
             rest: AtomicU64::new(0),
             start: Instant::now(),
-            both: <[usize; 2]>::try_from(cpus).ok().filter(|_| std::env::var_os("NOPACE").is_none()),
+            both,
             servers: Mutex::default(),
             thread: OnceLock::new(),
         }
@@ -196,7 +198,8 @@ impl Pace {
 
     /// Spins on one processor with the serving threads on the other, where the program is.
     fn together(&self, both: [usize; 2]) -> Spun {
-        let Some(theirs) = processor_of(self.client.load(Ordering::Relaxed)).filter(|c| both.contains(c)) else {
+        let Some(theirs) = processor_of(self.client.load(Ordering::Relaxed)).filter(|c| both.contains(c))
+        else {
             return Spun::Crowded;
         };
         let other = if both[0] == theirs { both[1] } else { both[0] };
@@ -243,6 +246,14 @@ impl Pace {
     }
 }
 
+/// The processors that this process may use; none when the kernel does not tell.
+fn mine() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else {
+        return Vec::new();
+    };
+    (0..CpuSet::count()).filter(|&c| set.is_set(c).unwrap_or(false)).collect()
+}
+
 fn nanos(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
@@ -259,4 +270,55 @@ fn processor_of(tid: i32) -> Option<usize> {
 fn place(tid: Pid, cpus: &[usize]) -> bool {
     let mut set = CpuSet::new();
     cpus.iter().all(|&c| set.set(c).is_ok()) && sched_setaffinity(tid, &set).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_starts_the_spin_and_leaves_every_thread_where_it_may_run() {
+        let before = mine();
+        let both = [before[0], *before.get(1).unwrap_or(&before[0])];
+        let pace = Arc::new(Pace::over(Some(both)));
+        let spinner = pace.start().unwrap().unwrap();
+        let client = gettid().as_raw() as u32;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // However slow the machine is, at some time it serves `MANY` requests in a row.
+        while !pace.spinning.load(Ordering::Acquire) {
+            drop(pace.begin(client));
+            assert!(Instant::now() < deadline, "no burst was noticed");
+        }
+        pace.end();
+        spinner.join().unwrap();
+        assert_eq!(pace.begun.load(Ordering::Relaxed), pace.done.load(Ordering::Relaxed));
+        let mut after = mine();
+        after.dedup();
+        let mut expected = both.to_vec();
+        expected.dedup();
+        assert_eq!(after, expected);
+    }
+
+    #[test]
+    fn a_pause_ends_a_burst() {
+        let pace = Pace::over(Some([0, 1]));
+        for _ in 0..MANY {
+            drop(pace.begin(1));
+        }
+        pace.last.store(0, Ordering::Relaxed);
+        while pace.now() <= nanos(BURST) {
+            std::hint::spin_loop();
+        }
+        let turn = pace.begin(1);
+        assert_eq!(pace.burst.load(Ordering::Relaxed), 0);
+        drop(turn);
+        assert!(!pace.spinning.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_thread_is_found_on_its_processor() {
+        let at = processor_of(gettid().as_raw()).unwrap();
+        assert!(mine().contains(&at));
+        assert_eq!(processor_of(i32::MAX), None);
+    }
 }
