@@ -82,7 +82,7 @@ pub(crate) enum Op {
     /// The bytes of a file are written in place; written back from a copy.
     Bytes { at: Place, save: Place, saved: Saved },
     /// Entries of this directory will change; its times are given back.
-    Times { at: Place, id: Id, atime: Time, mtime: Time },
+    Times { at: Place, atime: Time, mtime: Time },
     /// The object was copied, to be removed from its place after the commit. Nothing to take back.
     Copied { from: Place, to: Place },
     /// The swap at this name could not be done as one; moves follow that do the same.

@@ -204,7 +204,7 @@ impl<'a, 'p> Txn<'a, 'p> {
         if let Some(attr) = self.look(&at)?
             && self.timed.insert((attr.dev, attr.ino))
         {
-            self.queue(Op::Times { at, id: Id::of(&attr), atime: attr.atime, mtime: attr.mtime }, None, None);
+            self.queue(Op::Times { at, atime: attr.atime, mtime: attr.mtime }, None, None);
         }
         Ok(())
     }
@@ -596,7 +596,7 @@ fn inverse(spaces: &Spaces<'_>, op: &Op) -> Sys<bool> {
             restore(spaces, at, saved)?;
         }
         // Another inode where the directory was removed and has just been made again.
-        Op::Times { at, atime, mtime, .. } => match spaces.find(at)? {
+        Op::Times { at, atime, mtime } => match spaces.find(at)? {
             Some(object) if object.attr.kind == Kind::Dir => attrs::set_both_times(&object, *atime, *mtime)?,
             _ => return Err(Errno::ESTALE),
         },

@@ -232,7 +232,7 @@ fn invert(txn: &mut Txn<'_, '_>, op: &Op) -> Result<()> {
             };
             txn.attrs(at, Box::new(give))
         }
-        Op::Times { at, atime, mtime, .. } => {
+        Op::Times { at, atime, mtime } => {
             if txn.look(at)?.is_none() {
                 return Ok(());
             }
