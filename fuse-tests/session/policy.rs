@@ -136,7 +136,10 @@ pub fn a_projects_file_tightens_only() {
     assert!(w.fails(125, &["run", "--rm", "--net", "true"]).contains("network.forbid"));
     w.write("home/project/.sbx-fuse.toml", "[env]\nclear = true\n\n[policy]\nshow = ['~/.ssh']\n");
     let err = w.fails(125, &["run", "--rm", "true"]);
-    assert!(err.contains("line 5: policy.show") && err.contains("config.toml"), "{err}");
+    assert!(
+        err.contains("line 5: a project may not set policy.show") && err.contains("config.toml"),
+        "{err}"
+    );
     w.write("home/project/.sbx-fuse.toml", "[policy]\nhide = [\n 'a',\n 'b[']\n");
     let err = w.fails(125, &["run", "--rm", "true"]);
     assert!(err.contains("line 4: 'b['"), "{err}");

@@ -24,6 +24,10 @@
 //!
 //! [network]
 //! forbid = false                # refuse --net
+//!
+//! [undo]                        # what `gc` leaves of the originals that applying replaced, in each session
+//! keep = 10                     # of the newest so many applications
+//! days = 30                     # and not older
 //! ```
 
 use crate::base::{Error, ErrorKind, Pattern, Result, quote};
@@ -164,6 +168,16 @@ pub struct NetworkConfig {
     pub forbid: bool,
 }
 
+/// How long what applying replaced is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UndoConfig {
+    /// Of so many applications of a session.
+    pub keep: Option<usize>,
+    /// For so many days.
+    pub days: Option<u32>,
+}
+
 /// A configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -178,6 +192,8 @@ pub struct Config {
     pub env: EnvConfig,
     /// See [`NetworkConfig`].
     pub network: NetworkConfig,
+    /// See [`UndoConfig`].
+    pub undo: UndoConfig,
     /// What the projects' own files add to the policy, each with its root.
     #[serde(skip)]
     pub projects: Vec<(PathBuf, PolicyConfig)>,
@@ -275,6 +291,7 @@ fn refuse_loosening(text: &str, path: &Path) -> Result<()> {
     struct Project {
         policy: Policy,
         env: Env,
+        undo: Option<toml::Spanned<IgnoredAny>>,
     }
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -288,13 +305,14 @@ fn refuse_loosening(text: &str, path: &Path) -> Result<()> {
     }
     // Any other mistake is told by who reads the file for what it says.
     let project = toml::from_str::<Project>(text).unwrap_or_default();
-    let loosens = [(project.policy.show, "policy.show"), (project.env.keep, "env.keep")];
+    let loosens =
+        [(project.policy.show, "policy.show"), (project.env.keep, "env.keep"), (project.undo, "undo")];
     let Some((at, what)) = loosens.into_iter().find_map(|(at, what)| Some((at?, what))) else {
         return Ok(());
     };
     let (shown, line) = (quote(path.as_os_str().as_bytes()), line_of(text, at.span().start));
     Err(Error::usage(format!(
-        "{shown}, line {line}: {what} is not for a project to set, which can only tighten what you allow"
+        "{shown}, line {line}: a project may not set {what}, it can only tighten what you allow"
     ))
     .hint("set it in ~/.config/sbx-fuse/config.toml, or on the command line"))
 }
@@ -368,7 +386,7 @@ pub(super) mod tests {
         assert_eq!((user.projects[0].0.as_path(), &user.projects[0].1.hide), (root, &vec!["x".to_owned()]));
         let at = Path::new("/p/.sbx-fuse.toml");
         let e = refuse_loosening("[env]\nclear = true\n[policy]\nshow = ['~/.ssh']\n", at).unwrap_err();
-        assert!(e.message.contains("line 4: policy.show"), "{e}");
+        assert!(e.message.contains("line 4: a project may not set policy.show"), "{e}");
         refuse_loosening("[policy]\nhide = ['x']\n", at).unwrap();
     }
 }
