@@ -16,8 +16,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a command that holds the lock for a moment.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long to wait for a command that holds the lock for a moment; on a machine that is busy that can be long.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a lock is tried for against a server: only as long as another's look at the lock takes.
 const LOOK: Duration = Duration::from_millis(100);
 
