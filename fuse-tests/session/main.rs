@@ -7,6 +7,7 @@
 mod support;
 
 mod life;
+mod limits;
 mod policy;
 mod quota;
 mod world;
@@ -38,6 +39,9 @@ fn main() -> ExitCode {
         life::reset_hard_makes_a_session_as_new,
         life::states_are_told_with_reason_and_way_out,
         life::a_renamed_session_keeps_what_it_has,
+        limits::memory_and_processes_are_limited,
+        limits::processor_time_is_limited_or_refused,
+        limits::the_configuration_limits_and_a_project_can_only_lower,
         policy::secrets_are_hidden_by_default,
         policy::secrets_of_the_environment_are_dropped,
         policy::reserved_roots_are_refused_to_others,

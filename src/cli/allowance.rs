@@ -1,7 +1,7 @@
 //! What a session is allowed: its options on the command line, kept in the session, and the configuration's part.
 
 use crate::base::{Error, ErrorKind, Result, quote};
-use crate::session::{Config, PolicyConfig, Session, Size};
+use crate::session::{Config, Cpus, PolicyConfig, Session, Size};
 use crate::union::Limits;
 use clap::Args;
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +17,15 @@ pub(super) struct AllowanceArgs {
     /// How many files, directories and deletions the changes may have
     #[arg(long, value_name = "N")]
     quota_inodes: Option<u64>,
+    /// How much memory each command, with all that it starts, may take, e.g. 4G
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
+    /// How many processors' time each command may take, e.g. 1.5
+    #[arg(long, value_name = "N")]
+    cpus: Option<Cpus>,
+    /// How many processes and threads each command may have
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pids: Option<u64>,
     /// Reserve the roots: while this session exists, no other may have a root in or around them
     #[arg(long)]
     pub(super) exclusive: bool,
@@ -30,7 +39,11 @@ pub(super) struct AllowanceArgs {
 
 impl AllowanceArgs {
     fn given(&self) -> bool {
-        self.quota_bytes.is_some() || self.quota_inodes.is_some() || self.hides()
+        self.quota_bytes.is_some() || self.quota_inodes.is_some() || self.limits() || self.hides()
+    }
+
+    fn limits(&self) -> bool {
+        self.memory.is_some() || self.cpus.is_some() || self.pids.is_some()
     }
 
     fn hides(&self) -> bool {
@@ -49,6 +62,9 @@ impl AllowanceArgs {
         let meta = &mut session.meta;
         meta.quota.bytes = self.quota_bytes.or(meta.quota.bytes);
         meta.quota.inodes = self.quota_inodes.or(meta.quota.inodes);
+        meta.limits.memory = self.memory.or(meta.limits.memory);
+        meta.limits.cpus = self.cpus.or(meta.limits.cpus);
+        meta.limits.pids = self.pids.or(meta.limits.pids);
         meta.policy.hide.extend(self.hide.iter().cloned());
         meta.policy.show.extend(self.show.iter().cloned());
         session.save_meta()
@@ -66,6 +82,7 @@ pub(super) fn effective(session: &Session) -> Result<Config> {
         config.quota.bytes = meta.quota.bytes.or(config.quota.bytes);
         config.quota.inodes = meta.quota.inodes.or(config.quota.inodes);
         config.limits.memory = meta.limits.memory.or(config.limits.memory);
+        config.limits.cpus = meta.limits.cpus.or(config.limits.cpus);
         config.limits.pids = meta.limits.pids.or(config.limits.pids);
         config.policy.add(PolicyConfig { ..meta.policy.clone() });
     })
@@ -119,12 +136,6 @@ pub(super) fn hidden(session: &Session, config: &Config) -> Result<Vec<PathBuf>>
             "the rule policy.{rule} cannot be enforced yet, and nothing runs without it"
         ))
         .hint("use policy.hide, or take the rule out"));
-    }
-    if config.limits.memory.is_some() || config.limits.pids.is_some() {
-        return Err(Error::usage(
-            "limits.memory and limits.pids cannot be enforced yet, and nothing runs without them",
-        )
-        .hint("take them out of the configuration"));
     }
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|h| h.is_absolute());
     let base = session.meta.roots.first().map(|r| r.path.as_path().to_owned()).unwrap_or_default();
