@@ -1,6 +1,7 @@
 //! Processes and their limits.
 
 use super::check;
+use super::fault::point;
 use crate::base::Sys;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -11,6 +12,7 @@ use std::process::Command;
 /// # Errors
 /// As `setrlimit(2)`.
 pub fn raise_fd_limit() -> Sys<u64> {
+    point()?;
     let mut lim = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `lim` is valid for both calls.
     unsafe {
@@ -26,6 +28,7 @@ pub fn raise_fd_limit() -> Sys<u64> {
 /// # Errors
 /// As `prctl(2)`.
 pub fn die_with_parent(signal: i32) -> Sys<()> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) }).map(drop)
 }
@@ -35,6 +38,7 @@ pub fn die_with_parent(signal: i32) -> Sys<()> {
 /// # Errors
 /// `EPERM` for a process group leader.
 pub fn setsid() -> Sys<()> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::setsid() }).map(drop)
 }
