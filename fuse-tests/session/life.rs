@@ -143,3 +143,37 @@ pub fn states_are_told_with_reason_and_way_out() {
     let (_, out, _) = said(&ls);
     assert!(out.contains("broken") && out.contains("is gone") && out.contains("sbx-fuse rm s"), "{out}");
 }
+
+/// A reservation holds whatever way another session comes into being or changes its name meanwhile.
+pub fn exclusive_is_held_against_restore_and_rename() {
+    let w = World::new();
+    let archive = w.at("s.tar.zst");
+    let archive = archive.to_str().unwrap();
+    w.ok(&["run", "-s", "s", "--", "sh", "-c", "echo x > new"]);
+    w.ok(&["archive", "s", "-o", archive]);
+    w.ok(&["rm", "-y", "s"]);
+    // A file that was brought from elsewhere, and takers of its root: one wins, and whoever lost says who has it.
+    for round in 0..4 {
+        let mut all = vec![w.start(&["restore", archive])];
+        all.extend((0..3).map(|i| w.start(&["new", &format!("r{i}"), "--exclusive"])));
+        let all: Vec<_> = all.into_iter().map(|c| said(&c.wait_with_output().unwrap())).collect();
+        let won: Vec<_> = (0..4).filter(|&i| all[i].0 == 0).collect();
+        assert_eq!(won.len(), 1, "round {round}: {all:?}");
+        let holder = ["s", "r0", "r1", "r2"][won[0]];
+        for (code, _, err) in all.iter().filter(|r| r.0 != 0) {
+            assert!(*code == 4 && err.contains(&format!("session {holder} has")), "{code} {err}");
+        }
+        w.ok(&["rm", "-y", holder]);
+    }
+    w.ok(&["new", "a", "--exclusive"]);
+    let mut takers = Vec::new();
+    for i in 0..6 {
+        let (from, to) = if i % 2 == 0 { ("a", "b") } else { ("b", "a") };
+        takers.push(w.start(&["new", &format!("t{i}"), "--exclusive"]));
+        w.ok(&["rename", from, to]);
+    }
+    for taker in takers {
+        let (code, out, err) = said(&taker.wait_with_output().unwrap());
+        assert_eq!(code, 4, "{out}{err}");
+    }
+}

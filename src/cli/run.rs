@@ -97,7 +97,12 @@ pub(super) fn find_or_make(
     let existing = name.filter(|n| has(store, n));
     let Some(name) = existing else {
         let roots = choose_roots(named, cwd, home.as_deref(), store.dir())?;
-        return Ok((store.create(name, &roots, exclusive)?, true));
+        return match store.create(name, &roots, exclusive) {
+            Ok(session) => Ok((session, true)),
+            // Another command made it just now.
+            Err(_) if name.is_some_and(|n| has(store, n)) => find_or_make(store, name, named, cwd, exclusive),
+            Err(e) => Err(e),
+        };
     };
     let session = store.get(name)?;
     if exclusive && !session.meta.exclusive {
