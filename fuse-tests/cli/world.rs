@@ -7,8 +7,23 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// Who the person is when the tests run as root; an account of that id need not exist.
-const ID: u32 = 12345;
+/// The account of the person when the tests run as root. There must be one: fusermount3 asks for the name.
+const USER: &str = "sbxtest";
+
+/// The person's user and group id when the tests run as root.
+fn ids() -> (u32, u32) {
+    static IDS: OnceLock<(u32, u32)> = OnceLock::new();
+    *IDS.get_or_init(|| {
+        let find = || nix::unistd::User::from_name(USER).expect("the account database can be read");
+        let user = find().or_else(|| {
+            let made = Command::new("useradd").args(["--create-home", "--shell", "/bin/bash", USER]).status();
+            assert!(made.expect("useradd runs").success(), "the account {USER} cannot be made");
+            find()
+        });
+        let user = user.expect("the account was just made");
+        (user.uid.as_raw(), user.gid.as_raw())
+    })
+}
 
 /// The program, where that person can read it.
 pub fn program() -> &'static Path {
@@ -81,7 +96,8 @@ impl World {
 
     fn give(&self, path: &Path) {
         if is_root() {
-            chown(path, Some(ID), Some(ID)).expect("chown");
+            let (uid, gid) = ids();
+            chown(path, Some(uid), Some(gid)).expect("chown");
         }
     }
 
@@ -126,7 +142,8 @@ impl World {
     pub fn command(&self, program: &Path, args: &[&str]) -> Command {
         let mut command = if is_root() {
             let mut command = Command::new("/usr/bin/setpriv");
-            command.args([&format!("--reuid={ID}"), &format!("--regid={ID}"), "--clear-groups", "--"]);
+            let (uid, gid) = ids();
+            command.args([&format!("--reuid={uid}"), &format!("--regid={gid}"), "--clear-groups", "--"]);
             command.arg(program);
             command
         } else {

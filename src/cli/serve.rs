@@ -1,6 +1,7 @@
 //! A session served: union, mount, journal and control socket put together, and taken down again.
 
 use super::allowance;
+use super::idle;
 use super::mounting::Way;
 use super::output;
 use crate::base::{Errno, Error, ErrorKind, Name, RelPath, Result};
@@ -171,6 +172,7 @@ impl Served {
             });
         match started {
             Ok(control) => {
+                idle::start();
                 let gone = AtomicBool::new(false);
                 Ok(Served { server, union, journal, control, unmounter, guests, gone })
             }

@@ -143,6 +143,16 @@ impl Limits {
     }
 }
 
+/// Whether a group with all kinds of limits can be made here; else why not, in half a sentence. Makes one, and takes it
+/// away again.
+///
+/// # Errors
+/// The reason.
+pub fn can_group() -> std::result::Result<(), String> {
+    let all = Limits { memory: Some(1 << 30), milli_cpus: Some(1000), pids: Some(1000) };
+    hierarchy().and_then(|(top, own)| all.group(&top, &own)).map(drop)
+}
+
 /// What lets an unprivileged person have a group, where systemd runs.
 pub const REMEDY: &str =
     "where systemd runs, start it with: systemd-run --user --scope -p Delegate=yes -- sbx-fuse …";
