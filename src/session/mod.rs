@@ -28,6 +28,7 @@ pub use archive::{Archived, Encryption, Header as ArchiveHeader, Key, Restore, R
 pub use archive_lower::{LowerId, LowerMatch, Sample};
 pub use config::{
     Config, Cpus, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size,
+    UndoConfig,
 };
 pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Place, Seen, is_dead_socket};
 pub use empty::empty_session;

@@ -118,9 +118,8 @@ mod planned {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, debug_assertions))]
 mod tests {
-    #![cfg(debug_assertions)]
     use super::*;
     use crate::base::Errno;
     use crate::sys::file;
