@@ -7,23 +7,17 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// The account of the person when the tests run as root. There must be one: fusermount3 asks for the name.
-const USER: &str = "sbxtest";
-
-/// The person's user and group id when the tests run as root.
-fn ids() -> (u32, u32) {
-    static IDS: OnceLock<(u32, u32)> = OnceLock::new();
-    *IDS.get_or_init(|| {
-        let find = || nix::unistd::User::from_name(USER).expect("the account database can be read");
-        let user = find().or_else(|| {
-            let made = Command::new("useradd").args(["--create-home", "--shell", "/bin/bash", USER]).status();
-            assert!(made.expect("useradd runs").success(), "the account {USER} cannot be made");
-            find()
-        });
-        let user = user.expect("the account was just made");
-        (user.uid.as_raw(), user.gid.as_raw())
+/// Who the person is when the tests run as root: an account that exists, since fusermount3 asks for its name.
+fn person() -> u32 {
+    static ID: OnceLock<u32> = OnceLock::new();
+    *ID.get_or_init(|| {
+        let user = nix::unistd::User::from_name(USER).expect("the account database can be read");
+        user.unwrap_or_else(|| panic!("there is no account {USER}; scripts/test makes it")).uid.as_raw()
     })
 }
+
+/// The account that tests run as when they are started by root.
+const USER: &str = "sbxtest";
 
 /// The program, where that person can read it.
 pub fn program() -> &'static Path {
@@ -96,8 +90,7 @@ impl World {
 
     fn give(&self, path: &Path) {
         if is_root() {
-            let (uid, gid) = ids();
-            chown(path, Some(uid), Some(gid)).expect("chown");
+            chown(path, Some(person()), Some(person())).expect("chown");
         }
     }
 
@@ -142,8 +135,8 @@ impl World {
     pub fn command(&self, program: &Path, args: &[&str]) -> Command {
         let mut command = if is_root() {
             let mut command = Command::new("/usr/bin/setpriv");
-            let (uid, gid) = ids();
-            command.args([&format!("--reuid={uid}"), &format!("--regid={gid}"), "--clear-groups", "--"]);
+            let id = person();
+            command.args([&format!("--reuid={id}"), &format!("--regid={id}"), "--clear-groups", "--"]);
             command.arg(program);
             command
         } else {

@@ -1,7 +1,8 @@
 //! Starting bwrap, passing signals on, and learning what became of the command.
 
-use super::bwrap::{self, Spec};
+use super::bwrap::{self, Fds, Spec};
 use super::limits::Enforced;
+use super::veil::Step;
 use super::{inside, seccomp};
 use crate::base::{Errno, Error, Result};
 use crate::sys::file;
@@ -92,7 +93,15 @@ pub fn run(
     let (status_out, status_in) = pipe().map_err(told)?;
     let (ready_out, ready_in) = pipe().map_err(told)?;
     let filter = seccomp::program().map(|bytes| inheritable(&bytes)).transpose().map_err(told)?;
-    let args = spec.arguments(status_in.as_raw_fd(), filter.as_ref().map(AsRawFd::as_raw_fd));
+    let veil = spec.veil()?;
+    let denied = veil.iter().filter(|s| matches!(s, Step::DeniedFile(_)));
+    let empty = denied.map(|_| inheritable(b"")).collect::<std::result::Result<Vec<_>, _>>().map_err(told)?;
+    let fds = Fds {
+        status: status_in.as_raw_fd(),
+        filter: filter.as_ref().map(AsRawFd::as_raw_fd),
+        empty: empty.iter().map(AsRawFd::as_raw_fd).collect(),
+    };
+    let args = spec.arguments(&veil, &fds);
     let args = inheritable(&bwrap::nul_separated(&args)).map_err(told)?;
 
     let inner = Arc::new(AtomicI32::new(0));
@@ -110,7 +119,7 @@ pub fn run(
     // have what bwrap itself was started with.
     command.env_clear().envs(spec.env.iter().map(|(k, v)| (k, v))).env(&spec.marker.0, &spec.marker.1);
     command.arg("--args").arg(args.as_raw_fd().to_string()).arg("--").args(inside::argv(
-        spec,
+        &spec.argv,
         ready_in.as_raw_fd(),
         &restore,
         limits.each(),
@@ -119,7 +128,7 @@ pub fn run(
     let mut child = inherited
         .during(|| command.spawn())
         .map_err(|e| Error::on_path("start", bwrap.as_os_str().as_encoded_bytes(), e))?;
-    drop((status_in, ready_in, args, filter));
+    drop((status_in, ready_in, args, filter, empty));
     events.started(child.id());
 
     let handle = signals.handle();

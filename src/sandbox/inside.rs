@@ -1,6 +1,5 @@
 //! The last step before the command, inside the sandbox: this program again, which becomes the command.
 
-use super::bwrap::Spec;
 use super::limits::EachProcess;
 use crate::base::{Errno, Error, Result, quote};
 use crate::sys::signal::{self, Disposition};
@@ -18,7 +17,7 @@ pub(super) const PLACE: &str = "/dev/.sbx-fuse";
 
 /// What bwrap executes: this step, which writes to the descriptor `ready` that the sandbox stands, sets the signals
 /// `restore` back to their default, takes the limits `each`, and becomes the command.
-pub(super) fn argv(spec: &Spec, ready: i32, restore: &[i32], each: EachProcess) -> Vec<OsString> {
+pub(super) fn argv(command: &[OsString], ready: i32, restore: &[i32], each: EachProcess) -> Vec<OsString> {
     let mut argv: Vec<OsString> = vec![PLACE.into(), INSIDE.into(), format!("--ready={ready}").into()];
     if !restore.is_empty() {
         let numbers: Vec<String> = restore.iter().map(i32::to_string).collect();
@@ -28,7 +27,7 @@ pub(super) fn argv(spec: &Spec, ready: i32, restore: &[i32], each: EachProcess) 
         argv.extend(limit.map(|n| format!("{option}={n}").into()));
     }
     argv.push("--".into());
-    argv.extend(spec.argv.iter().cloned());
+    argv.extend(command.iter().cloned());
     argv
 }
 

@@ -8,6 +8,7 @@ mod limits;
 mod namespaces;
 mod programs;
 mod seccomp;
+mod veil;
 
 pub use bwrap::{Bind, Spec, bwrap_missing};
 pub use child::{Events, Inherited, Outcome, run};
