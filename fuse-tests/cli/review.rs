@@ -54,7 +54,7 @@ impl Terminal {
     fn shows(&self, text: &str) -> &Self {
         let start = Instant::now();
         while !self.text().contains(text) {
-            assert!(start.elapsed() < Duration::from_secs(20), "never shown: {text:?}\n{}", self.text());
+            assert!(start.elapsed() < Duration::from_secs(120), "never shown: {text:?}\n{}", self.text());
             std::thread::yield_now();
         }
         self
@@ -67,7 +67,7 @@ impl Terminal {
         let stored = std::fs::read_to_string(path).unwrap_or_default();
         let want = stored.splitn(3, "---\n").nth(2).unwrap_or_default().trim_end();
         let start = Instant::now();
-        while self.text().trim_end() != want && start.elapsed() < Duration::from_secs(10) {
+        while self.text().trim_end() != want && start.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }
         insta::assert_snapshot!(name, self.text());

@@ -6,7 +6,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod crash;
+mod fleet;
 mod life;
+mod limits;
 mod policy;
 mod quota;
 mod world;
@@ -38,6 +41,14 @@ fn main() -> ExitCode {
         life::reset_hard_makes_a_session_as_new,
         life::states_are_told_with_reason_and_way_out,
         life::a_renamed_session_keeps_what_it_has,
+        crash::a_killed_server_loses_nothing_and_doctor_cleans_up,
+        crash::after_a_reboot_everything_is_there,
+        crash::a_full_disk_loses_nothing_that_was_acknowledged,
+        life::exclusive_is_held_against_restore_and_rename,
+        fleet::sessions_over_one_tree_are_alone_and_accounted,
+        limits::memory_and_processes_are_limited,
+        limits::processor_time_is_limited_or_refused,
+        limits::the_configuration_limits_and_a_project_can_only_lower,
         policy::secrets_are_hidden_by_default,
         policy::rules_hold_in_roots_through_the_binary,
         policy::rules_hold_outside_of_roots,

@@ -195,6 +195,10 @@ pub fn overlapping_changes_are_told() {
     w.ok(&["run", "-s", "t", "--", "sh", "-c", "echo t >> a.txt; echo t > t"]);
     let status = w.ok(&["status", "-s", "s"]);
     assert!(status.contains("overlap  session t changed 1 path") && status.contains("a.txt"), "{status}");
+    w.ok(&["archive", "t"]);
+    let status = w.ok(&["status", "-s", "s"]);
+    assert!(status.contains("overlap  archived session t changed 1 path"), "{status}");
+    w.ok(&["restore", "t"]);
     let (code, _, err) = w.run(&["apply", "-y", "-s", "s"]);
     assert!(code == 0 && err.contains("session t changed 1 path"), "{code} {err}");
 }

@@ -9,8 +9,8 @@ use crate::review::{self, Dropper, RootDirs, Settled};
 use crate::session::{self, Client, Holder, Leaving, Lock, Role, Session, Store};
 use std::time::{Duration, Instant};
 
-/// How long a server may take from taking the lock to answering.
-const STARTING: Duration = Duration::from_secs(5);
+/// How long a server may take from taking the lock to answering, on a machine that is busy.
+const STARTING: Duration = Duration::from_secs(30);
 
 /// A session that a command looks at or changes.
 pub(super) struct Opened {

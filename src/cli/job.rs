@@ -8,7 +8,7 @@ use super::output;
 use super::serve::{ENDING, Served, What, runtime_dir};
 use crate::base::{Error, ErrorKind, Result, quote};
 use crate::review;
-use crate::sandbox::{self, Bind, EnvRules, Inherited, Outcome, Spec, bwrap_missing, find_program};
+use crate::sandbox::{self, Bind, Enforced, EnvRules, Inherited, Outcome, Spec, bwrap_missing, find_program};
 use crate::session::{Client, Config, Lock, MARKER, PathBytes, Place, Role, Session, Store, mounted};
 use clap::Args;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const NOT_FOUND: u8 = 127;
 
 /// How long a session that is just ending or just held by another command is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Sockets of services that would act on the host for whoever may connect to them.
 const SERVICES: [&str; 8] = [
@@ -82,9 +82,11 @@ pub(super) fn host(job: &Job, store: &Store, session: &mut Session, lock: &mut L
     }
     let mountpoint = session.mountpoint_dir();
     let spec = spec(job, store, session, &mountpoint)?;
+    let limits = limits(session)?;
     let what = What { session, mountpoint: &mountpoint, way, allow_other: false };
     let served = Served::start(&what, lock, store)?;
-    let code = run_in_sandbox(&bwrap, &spec, job.inherited, &Hosted { served: &served, spec: &spec });
+    let code =
+        run_in_sandbox(&bwrap, &spec, &limits, job.inherited, &Hosted { served: &served, spec: &spec });
     let name = &session.name;
     served.close(|guests| {
         let guests = output::count(guests, "other command runs", "other commands run");
@@ -146,8 +148,9 @@ fn guest(job: &Job, store: &Store, session: &Session, client: Client, place: &Pl
             .hint(format!("end it with: sbx-fuse stop {}", session.name)));
     }
     let spec = spec(job, store, session, at)?;
+    let limits = limits(session)?;
     let client = Mutex::new(client);
-    run_in_sandbox(&bwrap, &spec, job.inherited, &Guest { client: &client, spec: &spec })
+    run_in_sandbox(&bwrap, &spec, &limits, job.inherited, &Guest { client: &client, spec: &spec })
 }
 
 fn words(command: &[OsString]) -> Vec<PathBytes> {
@@ -185,13 +188,38 @@ impl sandbox::Events for Guest<'_> {
 
     fn ready(&self) {}
 }
+
+/// Makes ready what enforces the session's limits, and says how they are enforced.
+fn limits(session: &Session) -> Result<Enforced> {
+    let config = allowance::effective(session)?.limits;
+    let limits = sandbox::Limits {
+        memory: config.memory.map(|s| s.0),
+        milli_cpus: config.cpus.map(|c| c.0),
+        pids: config.pids,
+    };
+    let enforced = limits.enforce()?;
+    match &enforced {
+        Enforced::Nothing => {}
+        Enforced::Group(_) => {
+            output::note(&format!("limited to {config} for all processes together, by a control group"));
+        }
+        Enforced::Each(_, why) => {
+            let alone = if config.memory.is_some() { ", memory for each process alone" } else { "" };
+            output::note(&format!("limited to {config} by rlimits{alone}, as {why}"));
+        }
+    }
+    Ok(enforced)
+}
+
 fn run_in_sandbox(
     bwrap: &Path,
     spec: &Spec,
+    limits: &Enforced,
     inherited: Inherited,
     events: &dyn sandbox::Events,
 ) -> Result<u8> {
-    let outcome = sandbox::run(bwrap, spec, inherited, events)?;
+    let outcome = sandbox::run(bwrap, spec, limits, inherited, events)?;
+    output::notes(&limits.met());
     let code = match outcome {
         Outcome::Exited(code) => code,
         Outcome::NotStarted(code) => {

@@ -14,6 +14,7 @@ mod doctor;
 mod exec;
 mod export;
 mod gc;
+mod idle;
 mod job;
 mod log;
 mod ls;
@@ -45,6 +46,7 @@ mod umount;
 mod undo;
 mod usage;
 mod verify;
+mod wreckage;
 
 use crate::base::{ErrorKind, Result};
 use clap::{Args, Parser, Subcommand};

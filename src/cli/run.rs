@@ -4,7 +4,7 @@ use super::allowance::AllowanceArgs;
 use super::job::{self, Confine, Job};
 use super::{context, output};
 use crate::base::{Error, Result};
-use crate::sandbox::{self, Inherited};
+use crate::sandbox::{self, EachProcess, Inherited};
 use crate::session::{Lock, Role, Session, Store, choose_roots};
 use clap::Args;
 use std::ffi::OsString;
@@ -45,12 +45,17 @@ pub(super) struct InsideArgs {
     ready: i32,
     #[arg(long, value_delimiter = ',')]
     default_signals: Vec<i32>,
+    #[arg(long)]
+    memory: Option<u64>,
+    #[arg(long)]
+    pids: Option<u64>,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
 
 /// The hidden command: becomes the command, or says why not with the exit code a shell gives.
 pub(super) fn inside(args: InsideArgs) -> Result<u8> {
+    EachProcess { memory: args.memory, pids: args.pids }.set()?;
     sandbox::tell_ready(args.ready);
     let (code, why) = sandbox::exec(&args.default_signals, &args.command)?;
     output::note(&why);
@@ -92,7 +97,12 @@ pub(super) fn find_or_make(
     let existing = name.filter(|n| has(store, n));
     let Some(name) = existing else {
         let roots = choose_roots(named, cwd, home.as_deref(), store.dir())?;
-        return Ok((store.create(name, &roots, exclusive)?, true));
+        return match store.create(name, &roots, exclusive) {
+            Ok(session) => Ok((session, true)),
+            // Another command made it just now.
+            Err(_) if name.is_some_and(|n| has(store, n)) => find_or_make(store, name, named, cwd, exclusive),
+            Err(e) => Err(e),
+        };
     };
     let session = store.get(name)?;
     context::heal(&session)?;

@@ -1,6 +1,7 @@
 //! A session served: union, mount, journal and control socket put together, and taken down again.
 
 use super::allowance;
+use super::idle;
 use super::mounting::Way;
 use super::output;
 use crate::base::{Access, Errno, Error, ErrorKind, Name, RelPath, Result, Rules};
@@ -21,7 +22,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long an unmount waits for programs that are just ending.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A session that is mounted and answers.
 pub(super) struct Served {
@@ -172,6 +173,7 @@ impl Served {
             });
         match started {
             Ok(control) => {
+                idle::start();
                 let gone = AtomicBool::new(false);
                 Ok(Served { server, union, journal, control, unmounter, guests, gone })
             }

@@ -1,6 +1,7 @@
 //! Starting bwrap, passing signals on, and learning what became of the command.
 
 use super::bwrap::{self, Fds, Spec};
+use super::limits::Enforced;
 use super::veil::Step;
 use super::{inside, seccomp};
 use crate::base::{Errno, Error, Result};
@@ -81,7 +82,13 @@ pub trait Events: Send + Sync {
 ///
 /// # Errors
 /// When bwrap cannot be started.
-pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, events: &dyn Events) -> Result<Outcome> {
+pub fn run(
+    bwrap: &Path,
+    spec: &Spec,
+    limits: &Enforced,
+    inherited: Inherited,
+    events: &dyn Events,
+) -> Result<Outcome> {
     let told = |e: Errno| Error::sys("prepare the sandbox", e);
     let (status_out, status_in) = pipe().map_err(told)?;
     let (ready_out, ready_in) = pipe().map_err(told)?;
@@ -115,7 +122,9 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, events: &dyn Events)
         &spec.argv,
         ready_in.as_raw_fd(),
         &restore,
+        limits.each(),
     ));
+    limits.apply(&mut command).map_err(|e| Error::sys("limit the command", e))?;
     let mut child = inherited
         .during(|| command.spawn())
         .map_err(|e| Error::on_path("start", bwrap.as_os_str().as_encoded_bytes(), e))?;

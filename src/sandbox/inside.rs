@@ -1,5 +1,6 @@
 //! The last step before the command, inside the sandbox: this program again, which becomes the command.
 
+use super::limits::EachProcess;
 use crate::base::{Errno, Error, Result, quote};
 use crate::sys::signal::{self, Disposition};
 use std::ffi::{OsStr, OsString};
@@ -15,12 +16,15 @@ pub const INSIDE: &str = "inside-sandbox";
 pub(super) const PLACE: &str = "/dev/.sbx-fuse";
 
 /// What bwrap executes: this step, which writes to the descriptor `ready` that the sandbox stands, sets the signals
-/// `restore` back to their default, and becomes the command.
-pub(super) fn argv(command: &[OsString], ready: i32, restore: &[i32]) -> Vec<OsString> {
+/// `restore` back to their default, takes the limits `each`, and becomes the command.
+pub(super) fn argv(command: &[OsString], ready: i32, restore: &[i32], each: EachProcess) -> Vec<OsString> {
     let mut argv: Vec<OsString> = vec![PLACE.into(), INSIDE.into(), format!("--ready={ready}").into()];
     if !restore.is_empty() {
         let numbers: Vec<String> = restore.iter().map(i32::to_string).collect();
         argv.push(format!("--default-signals={}", numbers.join(",")).into());
+    }
+    for (option, limit) in [("--memory", each.memory), ("--pids", each.pids)] {
+        argv.extend(limit.map(|n| format!("{option}={n}").into()));
     }
     argv.push("--".into());
     argv.extend(command.iter().cloned());

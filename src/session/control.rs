@@ -314,6 +314,12 @@ fn write_line(writer: &mut impl Write, value: &impl Serialize) -> std::io::Resul
     writer.write_all(&line)
 }
 
+/// Whether nobody listens at a socket that is there, as its server died.
+pub fn is_dead_socket(path: &Path) -> bool {
+    let tried = by_short_name(path, |short| UnixStream::connect(short));
+    tried.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
 /// The client's side: a connection to a live server.
 pub struct Client {
     reader: BufReader<UnixStream>,
@@ -556,7 +562,7 @@ mod tests {
         drop(client);
         // Who hangs up has left.
         let heard = HEARD.lock().unwrap().take().unwrap();
-        heard.recv_timeout(Duration::from_secs(10)).unwrap();
+        heard.recv_timeout(Duration::from_secs(60)).unwrap();
         let at = server.path().to_owned();
         drop(server);
         assert!(Client::connect(&at).is_err());

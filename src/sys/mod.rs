@@ -11,6 +11,7 @@ pub mod dir;
 pub mod fault;
 pub mod file;
 pub mod map;
+pub mod memory;
 pub mod mount;
 pub mod process;
 pub mod signal;

@@ -3,6 +3,9 @@
 use super::check;
 use super::fault::point;
 use crate::base::Sys;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Raises the soft limit of open files to the hard one; returns the limit now in force.
 ///
@@ -38,6 +41,19 @@ pub fn setsid() -> Sys<()> {
     point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::setsid() }).map(drop)
+}
+
+/// Has the child of `command` write itself into a control group, whose `cgroup.procs` is open as `procs`, before it
+/// becomes its program; when that fails the child is not started.
+pub fn join_group_before_exec(command: &mut Command, procs: OwnedFd) {
+    let join = move || match nix::unistd::write(&procs, b"0") {
+        Ok(_) => Ok(()),
+        Err(e) => Err(std::io::Error::from(e)),
+    };
+    // SAFETY: between fork and exec the closure only calls write(2), which is safe there, on a descriptor that it owns.
+    unsafe {
+        command.pre_exec(join);
+    }
 }
 
 /// Effective user and group id.
