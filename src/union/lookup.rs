@@ -323,7 +323,7 @@ impl Union {
             return Ok(());
         }
         let name = index_name(origin.base.ino, origin.btime);
-        if file::stat_at(root.index.as_fd(), &name).is_ok() {
+        if stat_index(root, &name)?.is_some() {
             place.nlink_adj = read_adj(root, &name)?;
             place.index = Some(name.into());
         }
@@ -343,7 +343,7 @@ impl Union {
         let mut ident = Ident::of(&attr);
         if let Some(root) = root.filter(|r| attr.nlink > 1 && r.indexed.load(Ordering::Acquire)) {
             let index = index_name(attr.ino, attr.btime);
-            if let Ok(copied) = file::stat_at(root.index.as_fd(), &index) {
+            if let Some(copied) = stat_index(root, &index)? {
                 let node = self.instantiate_indexed(dir, link, ident, index, &copied)?;
                 return Ok((node, copied));
             }
@@ -477,6 +477,10 @@ impl Union {
             return Ok(here(pin.clone()));
         }
         let Some(link) = place.name() else {
+            if let Some(index) = &place.index {
+                // Its known names are gone, but it has others.
+                return Ok(At { dir: self.writable(node)?.index.clone(), name: index.clone() });
+            }
             return match &self.root(node)?.writable {
                 Some(root) => Ok(here(root.upper.clone())),
                 None => self.lower_dir_in(node, place, 0).map(here),
@@ -614,6 +618,15 @@ impl Merge<'_> {
 /// The name in the index directory for a lower object: its inode number, and its birth time against reuse.
 pub(crate) fn index_name(ino: u64, btime: Time) -> Vec<u8> {
     format!("{ino:x}-{:x}.{:x}", btime.sec, btime.nsec).into_bytes()
+}
+
+/// What the index has under `name`.
+pub(crate) fn stat_index(root: &Writable, name: &[u8]) -> Sys<Option<Attr>> {
+    match file::stat_at(root.index.as_fd(), name) {
+        Ok(attr) => Ok(Some(attr)),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 const X_NLINK: &[u8] = b"user.overlay.sbx.nlink";

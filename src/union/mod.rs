@@ -22,6 +22,7 @@ mod invalidate;
 mod link;
 mod lookup;
 mod node;
+mod owed;
 mod quota;
 mod readdir;
 mod record;
@@ -151,6 +152,7 @@ pub struct Union {
     multi_user: bool,
     view: View,
     quota: OnceLock<quota::Quota>,
+    owed: owed::Owed,
     temp_seq: AtomicU64,
     /// Set when upper and journal may disagree; the journal is then not closed as clean.
     degraded: AtomicBool,
@@ -191,6 +193,7 @@ impl Union {
             multi_user: config.multi_user,
             view: config.view,
             quota: OnceLock::new(),
+            owed: owed::Owed::default(),
             temp_seq: AtomicU64::new(1),
             degraded: AtomicBool::new(false),
         });
