@@ -118,7 +118,7 @@ mod planned {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, debug_assertions))]
 mod tests {
     use super::*;
     use crate::base::Errno;

@@ -5,11 +5,11 @@
 //! the node's own `copying`, so nothing else waits for it.
 
 use super::fds::Slot;
-use super::lookup::{At, index_name, write_adj};
+use super::lookup::{At, write_adj};
 use super::node::{Link, Node};
 use super::{Union, Writable};
 use crate::base::{Attr, BaseId, Errno, Kind, RelPath, SetTime, Sys};
-use crate::layer::{self, Origin};
+use crate::layer::{self, Origin, index_name};
 use crate::sys::{data, file, xattr};
 use parking_lot::Mutex;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
