@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // all of this is tests
 
+#[cfg(debug_assertions)]
+mod faults;
 mod ops;
 mod plain;
+#[cfg(debug_assertions)]
+mod script;
 mod tree;
 mod view;
 

@@ -4,14 +4,14 @@
 //! build a point is nothing.
 
 use crate::base::Sys;
-#[cfg(debug_assertions)]
+#[cfg(any(test, debug_assertions))]
 pub use planned::{Seen, counted, dying, failing};
 
 /// What a wrapper asks before it calls the kernel.
 ///
 /// # Errors
 /// What the plan of this thread says about this call; without a plan, never.
-#[cfg(debug_assertions)]
+#[cfg(any(test, debug_assertions))]
 #[track_caller]
 pub(super) fn point() -> Sys<()> {
     planned::point(std::panic::Location::caller())
@@ -21,13 +21,13 @@ pub(super) fn point() -> Sys<()> {
 ///
 /// # Errors
 /// Never in a release build.
-#[cfg(not(debug_assertions))]
+#[cfg(not(any(test, debug_assertions)))]
 #[inline(always)]
 pub(super) fn point() -> Sys<()> {
     Ok(())
 }
 
-#[cfg(debug_assertions)]
+#[cfg(any(test, debug_assertions))]
 mod planned {
     use crate::base::{Errno, Sys};
     use std::cell::RefCell;

@@ -21,21 +21,37 @@ use std::sync::atomic::Ordering;
 pub(crate) enum Content {
     /// All of it.
     Keep,
-    /// None: it is about to be truncated to nothing.
+    /// None: it is truncated to nothing by this, now.
     Empty,
 }
 
 /// Files up to this size are hashed at copy-up, and their bytes kept when they are text (for a later merge).
 const SMALL: u64 = 128 << 10;
 
+/// An xattr with a path shorter than this fits anywhere, so that `ENOSPC` means a full disk.
+pub(crate) const LONG_PATH: usize = 1000;
+
 impl Union {
-    /// Brings `node` into the upper if it is not there yet; returns what the lower object was if this call did it.
-    /// The tree lock must not be held.
+    /// Brings `node` into the upper if it is not there yet; returns what the lower object was if no record has told it
+    /// yet. The tree lock must not be held.
     pub(crate) fn copy_up(&self, node: &Arc<Node>, content: Content) -> Sys<Option<BaseId>> {
         self.may_write(node)?;
         if node.place.read().upper {
-            return Ok(None);
+            return Ok(self.owed.get(node));
         }
+        self.bring(node, content)
+    }
+
+    /// As [`Union::copy_up`], but returns what the lower object was only if it is this call that brought it up.
+    pub(crate) fn bring(&self, node: &Arc<Node>, content: Content) -> Sys<Option<BaseId>> {
+        let base = self.bring_once(node, content)?;
+        if let (Some(base), Some(_)) = (&base, &self.journal) {
+            self.owed.note(node, base.clone());
+        }
+        Ok(base)
+    }
+
+    fn bring_once(&self, node: &Arc<Node>, content: Content) -> Sys<Option<BaseId>> {
         let root = self.writable(node)?;
         if node.kind == Kind::Dir {
             let _tree = self.tree.read();
@@ -59,13 +75,10 @@ impl Union {
             let _tree = self.tree.read();
             self.place_copy(root, node, &attr, &temp).map(|()| base)
         });
-        match placed {
-            Ok(base) => Ok(Some(base)),
-            Err(e) => {
-                remove_if_there(root.work.as_fd(), &temp)?;
-                Err(e)
-            }
+        if placed.is_err() {
+            clear(root.work.as_fd(), &temp);
         }
+        placed.map(Some)
     }
 
     /// Makes a complete copy of the object at `at` in the work directory under the name `temp`.
@@ -98,12 +111,10 @@ impl Union {
                     data::copy_content(from.as_fd(), to.as_fd(), attr.size, |_| {})?;
                 }
                 copy_meta(from.as_fd(), to.as_fd(), attr, |to| self.note_origin(node, to, &base, attr))?;
-                file::utimens_at(
-                    to.as_fd(),
-                    b"",
-                    Some(SetTime::At(attr.atime)),
-                    Some(SetTime::At(attr.mtime)),
-                )?;
+                if content == Content::Keep {
+                    let (atime, mtime) = (SetTime::At(attr.atime), SetTime::At(attr.mtime));
+                    file::utimens_at(to.as_fd(), b"", Some(atime), Some(mtime))?;
+                }
                 if !self.view.volatile {
                     data::fsync(to.as_fd(), true)?;
                 }
@@ -135,7 +146,7 @@ impl Union {
         };
         let mut origin = Origin { path, base: base.clone(), btime: attr.btime };
         match layer::write_origin(copy, &origin) {
-            Err(Errno::ENOSPC | Errno::E2BIG | Errno::ERANGE) if !origin.path.is_root() => {
+            Err(Errno::ENOSPC | Errno::E2BIG | Errno::ERANGE) if origin.path.as_bytes().len() > LONG_PATH => {
                 origin.path = RelPath::root();
                 layer::write_origin(copy, &origin).map(drop)
             }
@@ -158,17 +169,30 @@ impl Union {
         let adj = attr.nlink as i32 + node.place.read().nlink_adj - if named.is_some() { 2 } else { 1 };
         if let Some(index) = &index {
             self.add_index(root, temp, index, adj)?;
-            let mut place = node.place.write();
+        }
+        // Before it can be seen, so that whoever sees it finds this node.
+        self.nodes.note_copied(copy.dev, copy.ino, node);
+        let pin = match &named {
+            Some(link) => self.rename_into(root, temp, link).map(|()| None),
+            None => unname(root, node, temp).map(Some),
+        };
+        let pin = pin.inspect_err(|_| {
+            self.nodes.not_copied(copy.dev, copy.ino, node);
+            if let Some(index) = &index {
+                clear(root.index.as_fd(), index);
+            }
+        })?;
+        let mut place = node.place.write();
+        place.upper = true;
+        if let Some(index) = &index {
             place.index = Some(index.as_slice().into());
             place.nlink_adj = adj;
         }
-        self.nodes.note_copied(copy.dev, copy.ino, node);
+        self.fds.forget(node.id, Slot::Read);
         let Some(link) = named else {
-            return self.place_unnamed(root, node, temp);
+            place.pin = pin;
+            return Ok(());
         };
-        self.rename_into(root, temp, &link)?;
-        let mut place = node.place.write();
-        place.upper = true;
         if index.is_none() {
             // Without an index, other names of a lower object with several stay what they were.
             place.links.retain(|l| l.parent.id == link.parent.id && l.name == link.name);
@@ -179,19 +203,6 @@ impl Union {
         {
             known.upper = true;
         }
-        self.fds.forget(node.id, Slot::Read);
-        Ok(())
-    }
-
-    /// An object without a name in the merged view keeps its bytes behind a handle.
-    fn place_unnamed(&self, root: &Writable, node: &Arc<Node>, temp: &[u8]) -> Sys<()> {
-        let flags = if node.kind == Kind::File { libc::O_RDWR } else { libc::O_PATH };
-        let pin = open_forced(root.work.as_fd(), temp, flags)?;
-        file::unlinkat(root.work.as_fd(), temp)?;
-        let mut place = node.place.write();
-        place.upper = true;
-        place.pin = Some(Arc::new(pin));
-        self.fds.forget(node.id, Slot::Read);
         Ok(())
     }
 
@@ -207,7 +218,7 @@ impl Union {
             Err(e) => return Err(e),
         }
         root.indexed.store(true, Ordering::Release);
-        write_adj(root, index, adj)
+        write_adj(root, index, adj).inspect_err(|_| clear(root.index.as_fd(), index))
     }
 
     /// Moves a staged object to its name in the upper; the directory's times stay what they were, since nothing
@@ -219,7 +230,13 @@ impl Union {
             let flags = libc::RENAME_NOREPLACE;
             file::renameat(root.work.as_fd(), temp, dir.as_fd(), link.name.as_bytes(), flags)
         })?;
-        file::utimens_at(dir.as_fd(), b"", Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)))
+        // The object is there now: what goes wrong from here on is not the caller's.
+        let (atime, mtime) = (Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)));
+        let put_back = || file::utimens_at(dir.as_fd(), b"", atime, mtime);
+        if let Err(e) = put_back().or_else(|_| put_back()) {
+            tracing::warn!("the times of a directory could not be put back after a copy-up: {e}");
+        }
+        Ok(())
     }
 
     /// Makes sure that a directory exists in the upper, and those above it. Needs the tree lock; no `ops` lock may be
@@ -247,10 +264,8 @@ impl Union {
         let made =
             stage_dir(root, lower.as_fd(), &attr, &temp).and_then(|()| self.rename_into(root, &temp, &link));
         if let Err(e) = made {
-            match file::rmdirat(root.work.as_fd(), &temp) {
-                Ok(()) | Err(Errno::ENOENT) => return Err(e),
-                Err(second) => return Err(second),
-            }
+            clear(root.work.as_fd(), &temp);
+            return Err(e);
         }
         let mut place = node.place.write();
         place.upper = true;
@@ -294,6 +309,14 @@ fn lower_path(node: &Node) -> Option<RelPath> {
     let parent = link.parent.place.read();
     let dir = parent.lowers.iter().find(|l| l.layer == layer)?;
     Some(dir.path.join(link.name.as_bytes()))
+}
+
+/// An object without a name in the merged view keeps its bytes behind a handle.
+fn unname(root: &Writable, node: &Arc<Node>, temp: &[u8]) -> Sys<Arc<OwnedFd>> {
+    let flags = if node.kind == Kind::File { libc::O_RDWR } else { libc::O_PATH };
+    let pin = open_forced(root.work.as_fd(), temp, flags)?;
+    file::unlinkat(root.work.as_fd(), temp)?;
+    Ok(Arc::new(pin))
 }
 
 fn read_small(fd: BorrowedFd<'_>, size: u64) -> Sys<Vec<u8>> {
@@ -422,10 +445,11 @@ pub(crate) fn open_forced(dir: BorrowedFd<'_>, name: &[u8], flags: i32) -> Sys<O
     lifted(handle.as_fd(), 0o600, || file::reopen(handle.as_fd(), flags))
 }
 
-/// Removes a non-directory that may not be there.
-pub(crate) fn remove_if_there(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
-    match file::unlinkat(dir, name) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(e) => Err(e),
+/// Takes away what a failed verb staged, or what is left of a removed directory, if it is there. It is in no view, so
+/// that it cannot be removed is no failure of the verb: the next start clears the work directory.
+pub(crate) fn clear(dir: BorrowedFd<'_>, name: &[u8]) {
+    match super::remove::remove_tree(dir, name) {
+        Ok(()) | Err(Errno::ENOENT) => {}
+        Err(e) => tracing::warn!("a temporary object of the session could not be removed: {e}"),
     }
 }

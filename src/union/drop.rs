@@ -4,6 +4,7 @@ use super::copy_up::{forced, mark_at, open_forced};
 use super::lookup::{Seen, open_deep};
 use super::node::{LowerDir, Node};
 use super::record::Note;
+use super::remove::drop_name;
 use super::{Caller, Root, Union};
 use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::Op;
@@ -172,7 +173,8 @@ impl Union {
             }
             place.links.retain(|l| l.upper);
         }
-        self.drop_name(writable, node, parent, name, attr, handle)
+        drop_name(writable, node, parent, name, attr, handle);
+        Ok(())
     }
 
     /// A directory leaves the upper when nothing else of the session is in it; else it stays as a merged one.

@@ -197,10 +197,27 @@ impl Union {
             Content::Keep => self.charge_content(node, size, 0)?,
             Content::Empty => self.charge_emptying(node)?,
         };
-        let base = self.copy_up(node, content)?;
-        let fd = self.content(node, true)?;
-        self.drop_suid(caller, node, &fd)?;
-        data::ftruncate(fd.as_fd(), size)?;
+        let emptied = match content {
+            Content::Empty => self.bring(node, content)?,
+            Content::Keep => None,
+        };
+        let base = match emptied {
+            // The copy was made without content, so it is done; a new version of the file has no set-uid.
+            Some(base) => {
+                let dropped = self.content(node, true).and_then(|fd| self.drop_suid(caller, node, &fd));
+                if let Err(e) = dropped {
+                    tracing::warn!("the set-uid bit of a truncated file could not be looked at: {e}");
+                }
+                Some(base)
+            }
+            None => {
+                let base = self.copy_up(node, content)?;
+                let fd = self.content(node, true)?;
+                self.drop_suid(caller, node, &fd)?;
+                data::ftruncate(fd.as_fd(), size)?;
+                base
+            }
+        };
         let _tree = self.tree.read();
         self.record_on(caller, node, Op::Truncate, base);
         Ok(())

@@ -22,6 +22,7 @@ mod invalidate;
 mod link;
 mod lookup;
 mod node;
+mod owed;
 mod policy;
 mod quota;
 mod readdir;
@@ -154,6 +155,7 @@ pub struct Union {
     multi_user: bool,
     view: View,
     quota: OnceLock<quota::Quota>,
+    owed: owed::Owed,
     rules: OnceLock<Rules>,
     temp_seq: AtomicU64,
     /// Set when upper and journal may disagree; the journal is then not closed as clean.
@@ -195,6 +197,7 @@ impl Union {
             multi_user: config.multi_user,
             view: config.view,
             quota: OnceLock::new(),
+            owed: owed::Owed::default(),
             rules: OnceLock::new(),
             temp_seq: AtomicU64::new(1),
             degraded: AtomicBool::new(false),

@@ -51,6 +51,7 @@ impl Union {
             return;
         }
         self.record(caller, Note::new(op, node.root, self.upper_path(node), node.kind).base(base));
+        self.owed.told(node);
     }
 
     /// Whether a name of the merged view leads to the node.
