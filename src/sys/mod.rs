@@ -9,6 +9,7 @@ pub mod clock;
 pub mod data;
 pub mod dir;
 pub mod file;
+pub mod lease;
 pub mod map;
 pub mod mount;
 pub mod process;

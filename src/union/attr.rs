@@ -34,11 +34,14 @@ impl Union {
             let base = self.copy_up(&node, Content::Keep)?;
             let _tree = self.tree.read();
             let at = self.locate_upper(&node)?;
-            self.set_owner(&at, set)?;
-            self.set_perm(caller, &node, &at, set)?;
-            if set.atime.is_some() || set.mtime.is_some() {
-                file::utimens_at(at.dir.as_fd(), &at.name, set.atime, set.mtime)?;
-            }
+            self.change_still(&node, || {
+                self.set_owner(&at, set)?;
+                self.set_perm(caller, &node, &at, set)?;
+                if set.atime.is_some() || set.mtime.is_some() {
+                    file::utimens_at(at.dir.as_fd(), &at.name, set.atime, set.mtime)?;
+                }
+                Ok(())
+            })?;
             // A size change sets the times itself and has its own record.
             if set.size.is_none() || set.perm.is_some() || set.uid.is_some() || set.gid.is_some() {
                 self.record_on(caller, &node, Op::SetAttr, base);
