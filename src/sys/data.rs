@@ -1,5 +1,6 @@
 //! Bytes of an open file: read, write, copy, holes, sync.
 
+use super::fault::point;
 use super::{check, check_size};
 use crate::base::{Errno, Sys};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,6 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// # Errors
 /// As `pread(2)`.
 pub fn pread(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Sys<usize> {
+    point()?;
     loop {
         // SAFETY: the buffer is as long as said.
         let n =
@@ -25,6 +27,7 @@ pub fn pread(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Sys<usize> {
 /// # Errors
 /// As `pread(2)`.
 pub fn pread_into(fd: BorrowedFd<'_>, buf: &mut Vec<u8>, len: usize, offset: u64) -> Sys<usize> {
+    point()?;
     buf.clear();
     buf.reserve(len);
     loop {
@@ -48,6 +51,7 @@ pub fn pread_into(fd: BorrowedFd<'_>, buf: &mut Vec<u8>, len: usize, offset: u64
 /// # Errors
 /// As `pwrite(2)`.
 pub fn pwrite(fd: BorrowedFd<'_>, buf: &[u8], offset: u64) -> Sys<usize> {
+    point()?;
     loop {
         // SAFETY: the buffer is as long as said.
         let n =
@@ -80,6 +84,7 @@ pub fn pwrite_all(fd: BorrowedFd<'_>, mut buf: &[u8], mut offset: u64) -> Sys<()
 /// # Errors
 /// `EOPNOTSUPP`, `EXDEV` or `EINVAL` where the file system cannot.
 pub fn clone_file(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Sys<()> {
+    point()?;
     // SAFETY: FICLONE takes a descriptor as its argument.
     check(unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONE as _, from.as_raw_fd()) }).map(drop)
 }
@@ -95,6 +100,7 @@ pub fn copy_range(
     off_out: u64,
     len: usize,
 ) -> Sys<usize> {
+    point()?;
     let (mut i, mut o) = (off_in as libc::off64_t, off_out as libc::off64_t);
     // SAFETY: both offsets are valid for the call.
     check_size(unsafe {
@@ -107,6 +113,7 @@ pub fn copy_range(
 /// # Errors
 /// As `lseek(2)`; `ENXIO` past the end for `SEEK_DATA`.
 pub fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Sys<u64> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     let n = unsafe { libc::lseek64(fd.as_raw_fd(), offset, whence) };
     u64::try_from(n).map_err(|_| super::last())
@@ -117,6 +124,7 @@ pub fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> Sys<u64> {
 /// # Errors
 /// As `fallocate(2)`.
 pub fn fallocate(fd: BorrowedFd<'_>, mode: i32, offset: u64, len: u64) -> Sys<()> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::fallocate64(fd.as_raw_fd(), mode, offset as i64, len as i64) }).map(drop)
 }
@@ -126,6 +134,7 @@ pub fn fallocate(fd: BorrowedFd<'_>, mode: i32, offset: u64, len: u64) -> Sys<()
 /// # Errors
 /// As `ftruncate(2)`.
 pub fn ftruncate(fd: BorrowedFd<'_>, len: u64) -> Sys<()> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::ftruncate64(fd.as_raw_fd(), len as i64) }).map(drop)
 }
@@ -135,6 +144,7 @@ pub fn ftruncate(fd: BorrowedFd<'_>, len: u64) -> Sys<()> {
 /// # Errors
 /// As `fsync(2)`.
 pub fn fsync(fd: BorrowedFd<'_>, data_only: bool) -> Sys<()> {
+    point()?;
     // SAFETY: the calls have no memory arguments.
     check(unsafe { if data_only { libc::fdatasync(fd.as_raw_fd()) } else { libc::fsync(fd.as_raw_fd()) } })
         .map(drop)
@@ -145,6 +155,7 @@ pub fn fsync(fd: BorrowedFd<'_>, data_only: bool) -> Sys<()> {
 /// # Errors
 /// As `syncfs(2)`.
 pub fn syncfs(fd: BorrowedFd<'_>) -> Sys<()> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::syncfs(fd.as_raw_fd()) }).map(drop)
 }

@@ -1,6 +1,7 @@
 //! Listing a directory with `getdents64(2)`.
 
 use super::check_size;
+use super::fault::point;
 use crate::base::{Kind, Sys};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -23,6 +24,7 @@ pub fn list(fd: BorrowedFd<'_>, mut each: impl FnMut(&[u8], u64, Option<Kind>) -
     super::data::lseek(fd, 0, libc::SEEK_SET)?;
     let mut buf = vec![0u8; 64 << 10];
     loop {
+        point()?;
         // SAFETY: the buffer is as long as said.
         let ret = unsafe { libc::syscall(libc::SYS_getdents64, fd.as_raw_fd(), buf.as_mut_ptr(), buf.len()) };
         let n = check_size(ret as isize)?;

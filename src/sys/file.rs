@@ -1,5 +1,6 @@
 //! Objects in a directory: open, stat, make, link, rename, remove, set attributes.
 
+use super::fault::point;
 use super::{check, check_size, with_c};
 use crate::base::{Attr, Errno, Kind, SetTime, Sys, Time};
 use std::mem::MaybeUninit;
@@ -10,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// # Errors
 /// As `openat(2)`; a final symlink gives `ELOOP` unless `O_PATH` is in `flags`.
 pub fn openat(dir: BorrowedFd<'_>, name: &[u8], flags: i32, mode: u32) -> Sys<OwnedFd> {
+    point()?;
     with_c(name, |p| {
         // SAFETY: `p` is a NUL-terminated string that outlives the call; a non-negative result is a fresh descriptor.
         unsafe {
@@ -29,6 +31,7 @@ pub fn openat(dir: BorrowedFd<'_>, name: &[u8], flags: i32, mode: u32) -> Sys<Ow
 /// # Errors
 /// As `open(2)`.
 pub fn open_path(path: &[u8], flags: i32) -> Sys<OwnedFd> {
+    point()?;
     with_c(path, |p| {
         // SAFETY: as in `openat`.
         unsafe {
@@ -57,6 +60,7 @@ pub fn proc_path(fd: BorrowedFd<'_>) -> Vec<u8> {
 /// # Errors
 /// `EXDEV` on an escape, `ELOOP` on a symlink, else as `openat2(2)`.
 pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: i32, mode: u32) -> Sys<OwnedFd> {
+    point()?;
     #[repr(C)]
     struct OpenHow {
         flags: u64,
@@ -95,6 +99,7 @@ pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: i32, mode: u32) -> 
 /// # Errors
 /// As `statx(2)`.
 pub fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<Attr> {
+    point()?;
     with_c(name, |p| {
         let mut st = MaybeUninit::<libc::statx>::uninit();
         let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
@@ -145,6 +150,7 @@ macro_rules! named {
         /// # Errors
         /// As the system call of that name.
         pub fn $name(dir: BorrowedFd<'_>, name: &[u8] $(, $arg: $ty)*) -> Sys<()> {
+            point()?;
             with_c(name, |p| {
                 // SAFETY: `p` is a NUL-terminated string that outlives the call.
                 check(unsafe { libc::$call(dir.as_raw_fd(), p, $($value),*) }).map(drop)
@@ -183,6 +189,7 @@ named!(
 /// # Errors
 /// As `fchmod(2)`; `EOPNOTSUPP` for a symlink.
 pub fn chmod_fd(fd: BorrowedFd<'_>, mode: u32) -> Sys<()> {
+    point()?;
     with_c(&proc_path(fd), |p| {
         // SAFETY: `p` is a NUL-terminated string that outlives the call.
         check(unsafe { libc::chmod(p, mode) }).map(drop)
@@ -194,6 +201,7 @@ pub fn chmod_fd(fd: BorrowedFd<'_>, mode: u32) -> Sys<()> {
 /// # Errors
 /// As `fchown(2)`.
 pub fn chown_fd(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> Sys<()> {
+    point()?;
     // SAFETY: the empty string is static.
     check(unsafe { libc::fchownat(fd.as_raw_fd(), c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH) }).map(drop)
 }
@@ -208,6 +216,7 @@ pub fn utimens_at(
     atime: Option<SetTime>,
     mtime: Option<SetTime>,
 ) -> Sys<()> {
+    point()?;
     let spec = |t: Option<SetTime>| match t {
         None => libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT },
         Some(SetTime::Now) => libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW },
@@ -226,6 +235,7 @@ pub fn utimens_at(
 /// # Errors
 /// As `symlinkat(2)`.
 pub fn symlinkat(target: &[u8], dir: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+    point()?;
     with_c(target, |t| {
         with_c(name, |p| {
             // SAFETY: both strings are NUL-terminated and outlive the call.
@@ -239,6 +249,7 @@ pub fn symlinkat(target: &[u8], dir: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
 /// # Errors
 /// As `readlinkat(2)`; `EINVAL` when it is no symlink.
 pub fn readlinkat(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<Vec<u8>> {
+    point()?;
     with_c(name, |p| {
         let mut buf = vec![0u8; libc::PATH_MAX as usize];
         // SAFETY: the buffer is as long as said.
@@ -255,6 +266,7 @@ pub fn readlinkat(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<Vec<u8>> {
 /// # Errors
 /// As `linkat(2)`.
 pub fn linkat(dir: BorrowedFd<'_>, name: &[u8], to_dir: BorrowedFd<'_>, to: &[u8]) -> Sys<()> {
+    point()?;
     with_c(name, |p| {
         with_c(to, |q| {
             // SAFETY: both strings are NUL-terminated and outlive the call.
@@ -268,6 +280,7 @@ pub fn linkat(dir: BorrowedFd<'_>, name: &[u8], to_dir: BorrowedFd<'_>, to: &[u8
 /// # Errors
 /// As `linkat(2)`; `ENOENT` when its last name is gone (unless it was made with `O_TMPFILE`).
 pub fn link_fd(fd: BorrowedFd<'_>, to_dir: BorrowedFd<'_>, to: &[u8]) -> Sys<()> {
+    point()?;
     with_c(&proc_path(fd), |p| {
         with_c(to, |q| {
             // SAFETY: both strings are NUL-terminated and outlive the call.
@@ -282,6 +295,7 @@ pub fn link_fd(fd: BorrowedFd<'_>, to_dir: BorrowedFd<'_>, to: &[u8]) -> Sys<()>
 /// # Errors
 /// As `renameat2(2)`.
 pub fn renameat(dir: BorrowedFd<'_>, name: &[u8], to_dir: BorrowedFd<'_>, to: &[u8], flags: u32) -> Sys<()> {
+    point()?;
     with_c(name, |p| {
         with_c(to, |q| {
             // SAFETY: both strings are NUL-terminated and outlive the call.
@@ -295,6 +309,7 @@ pub fn renameat(dir: BorrowedFd<'_>, name: &[u8], to_dir: BorrowedFd<'_>, to: &[
 /// # Errors
 /// `EACCES` when not, else as `faccessat2(2)`.
 pub fn access_at(dir: BorrowedFd<'_>, name: &[u8], mode: i32) -> Sys<()> {
+    point()?;
     with_c(name, |p| {
         let flags = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW;
         // SAFETY: `p` is NUL-terminated.
@@ -330,6 +345,7 @@ pub struct FsStat {
 /// # Errors
 /// As `fstatfs(2)`.
 pub fn statfs(fd: BorrowedFd<'_>) -> Sys<FsStat> {
+    point()?;
     let mut st = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: `st` is written by a successful call and read only then.
     let st = unsafe {

@@ -1,5 +1,6 @@
 //! A shared, writable mapping of a file: bytes stored through it survive the death of this process.
 
+use super::fault::point;
 use super::last;
 use crate::base::Sys;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -22,6 +23,7 @@ impl SharedMap {
     /// # Errors
     /// As `mmap(2)`.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Sys<SharedMap> {
+        point()?;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let at = unsafe {
             libc::mmap(
@@ -51,6 +53,7 @@ impl SharedMap {
     /// # Errors
     /// `EINVAL` when `at` is no multiple of 4 or the four bytes are not inside the window.
     pub fn publish_u32(&mut self, at: usize, value: u32) -> Sys<()> {
+        point()?;
         if !at.is_multiple_of(4) || at.checked_add(4).is_none_or(|end| end > self.len) {
             return Err(crate::base::Errno::EINVAL);
         }

@@ -8,6 +8,7 @@
 pub mod clock;
 pub mod data;
 pub mod dir;
+pub mod fault;
 pub mod file;
 pub mod lease;
 pub mod map;

@@ -1,5 +1,6 @@
 //! Namespaces and mounts.
 
+use super::fault::point;
 use super::{check, with_c};
 use crate::base::Sys;
 use std::ptr::null;
@@ -9,6 +10,7 @@ use std::ptr::null;
 /// # Errors
 /// As `unshare(2)`; `EINVAL` for a user namespace from a process with threads, `EPERM` or `ENOSPC` where forbidden.
 pub fn unshare(flags: i32) -> Sys<()> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::unshare(flags) }).map(drop)
 }
@@ -18,6 +20,7 @@ pub fn unshare(flags: i32) -> Sys<()> {
 /// # Errors
 /// As `mount(2)`.
 pub fn mount(source: &[u8], target: &[u8], fstype: &[u8], flags: u64, data: &[u8]) -> Sys<()> {
+    point()?;
     with_c(source, |s| {
         with_c(target, |t| {
             with_c(fstype, |f| {
@@ -35,6 +38,7 @@ pub fn mount(source: &[u8], target: &[u8], fstype: &[u8], flags: u64, data: &[u8
 /// # Errors
 /// As `mount(2)`.
 pub fn make_slave() -> Sys<()> {
+    point()?;
     // SAFETY: constant strings.
     check(unsafe { libc::mount(null(), c"/".as_ptr(), null(), libc::MS_REC | libc::MS_SLAVE, null()) })
         .map(drop)
@@ -45,6 +49,7 @@ pub fn make_slave() -> Sys<()> {
 /// # Errors
 /// As `mount(2)`.
 pub fn bind(source: &[u8], target: &[u8]) -> Sys<()> {
+    point()?;
     with_c(source, |s| {
         with_c(target, |t| {
             // SAFETY: both strings are NUL-terminated.
@@ -58,6 +63,7 @@ pub fn bind(source: &[u8], target: &[u8]) -> Sys<()> {
 /// # Errors
 /// As `umount2(2)`.
 pub fn umount(target: &[u8], lazy: bool) -> Sys<()> {
+    point()?;
     with_c(target, |t| {
         let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
         // SAFETY: the string is NUL-terminated.

@@ -1,6 +1,7 @@
 //! Processes and their limits.
 
 use super::check;
+use super::fault::point;
 use crate::base::Sys;
 
 /// Raises the soft limit of open files to the hard one; returns the limit now in force.
@@ -8,6 +9,7 @@ use crate::base::Sys;
 /// # Errors
 /// As `setrlimit(2)`.
 pub fn raise_fd_limit() -> Sys<u64> {
+    point()?;
     let mut lim = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `lim` is valid for both calls.
     unsafe {
@@ -23,6 +25,7 @@ pub fn raise_fd_limit() -> Sys<u64> {
 /// # Errors
 /// As `prctl(2)`.
 pub fn die_with_parent(signal: i32) -> Sys<()> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) }).map(drop)
 }
@@ -32,6 +35,7 @@ pub fn die_with_parent(signal: i32) -> Sys<()> {
 /// # Errors
 /// `EPERM` for a process group leader.
 pub fn setsid() -> Sys<()> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::setsid() }).map(drop)
 }

@@ -1,5 +1,6 @@
 //! Dispositions of signals. Handlers are left to `signal-hook`; these two need none.
 
+use super::fault::point;
 use super::last;
 use crate::base::Sys;
 
@@ -17,6 +18,7 @@ pub enum Disposition {
 /// # Errors
 /// `EINVAL` for a signal that cannot be changed.
 pub fn set(signal: i32, to: Disposition) -> Sys<bool> {
+    point()?;
     let handler = match to {
         Disposition::Default => libc::SIG_DFL,
         Disposition::Ignore => libc::SIG_IGN,

@@ -1,5 +1,6 @@
 //! Descriptors that another program hands over (unix(7), `SCM_RIGHTS`).
 
+use super::fault::point;
 use crate::base::{Errno, Sys};
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair,
@@ -12,6 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// # Errors
 /// As `socketpair(2)`.
 pub fn pair() -> Sys<(OwnedFd, OwnedFd)> {
+    point()?;
     socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
         .map_err(|e| Errno(e as i32))
 }
@@ -21,6 +23,7 @@ pub fn pair() -> Sys<(OwnedFd, OwnedFd)> {
 /// # Errors
 /// As `recvmsg(2)`.
 pub fn receive_fd(socket: BorrowedFd<'_>) -> Sys<Option<OwnedFd>> {
+    point()?;
     let mut byte = [0u8; 1];
     let mut bytes = [IoSliceMut::new(&mut byte)];
     let mut space = nix::cmsg_space!([std::os::fd::RawFd; 1]);

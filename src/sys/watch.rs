@@ -1,5 +1,6 @@
 //! `inotify(7)`.
 
+use super::fault::point;
 use super::{check, check_size, with_c};
 use crate::base::Sys;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -24,6 +25,7 @@ impl Inotify {
     /// # Errors
     /// `EMFILE` when the user has too many instances.
     pub fn new() -> Sys<Inotify> {
+        point()?;
         // SAFETY: a non-negative result is a fresh descriptor.
         unsafe {
             let fd = check(libc::inotify_init1(libc::IN_CLOEXEC))?;
@@ -36,6 +38,7 @@ impl Inotify {
     /// # Errors
     /// `ENOSPC` when the user has no watches left.
     pub fn add(&self, fd: BorrowedFd<'_>, mask: u32) -> Sys<i32> {
+        point()?;
         with_c(&super::file::proc_path(fd), |p| {
             // SAFETY: the string is NUL-terminated.
             check(unsafe { libc::inotify_add_watch(self.0.as_raw_fd(), p, mask) })
@@ -47,6 +50,7 @@ impl Inotify {
     /// # Errors
     /// `EINVAL` when the watch is gone already.
     pub fn remove(&self, wd: i32) -> Sys<()> {
+        point()?;
         // SAFETY: the call has no memory arguments.
         check(unsafe { libc::inotify_rm_watch(self.0.as_raw_fd(), wd) }).map(drop)
     }
@@ -56,6 +60,7 @@ impl Inotify {
     /// # Errors
     /// As `read(2)`.
     pub fn read(&self) -> Sys<Vec<Event>> {
+        point()?;
         let mut buf = vec![0u8; 64 << 10];
         // SAFETY: the buffer is as long as said.
         let n = check_size(unsafe { libc::read(self.0.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) })?;

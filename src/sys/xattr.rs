@@ -1,5 +1,6 @@
 //! Extended attributes, also through `O_PATH` descriptors (by `/proc/self/fd`).
 
+use super::fault::point;
 use super::file::proc_path;
 use super::{check, check_size, with_c};
 use crate::base::{Errno, Sys};
@@ -14,6 +15,7 @@ pub fn get(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<Option<Vec<u8>>> {
 }
 
 fn get_path(path: &[u8], name: &[u8]) -> Sys<Option<Vec<u8>>> {
+    point()?;
     with_c(path, |p| {
         with_c(name, |n| {
             let mut buf = vec![0u8; 256];
@@ -39,6 +41,7 @@ fn get_path(path: &[u8], name: &[u8]) -> Sys<Option<Vec<u8>>> {
 /// # Errors
 /// As `getxattr(2)`.
 pub fn get_strict(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<Vec<u8>> {
+    point()?;
     with_c(&proc_path(fd), |p| {
         with_c(name, |n| {
             let mut buf = vec![0u8; 256];
@@ -62,6 +65,7 @@ pub fn get_strict(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<Vec<u8>> {
 /// # Errors
 /// As `setxattr(2)`.
 pub fn set(fd: BorrowedFd<'_>, name: &[u8], value: &[u8], flags: i32) -> Sys<()> {
+    point()?;
     with_c(&proc_path(fd), |p| {
         with_c(name, |n| {
             // SAFETY: the value is as long as said; the strings are NUL-terminated.
@@ -75,6 +79,7 @@ pub fn set(fd: BorrowedFd<'_>, name: &[u8], value: &[u8], flags: i32) -> Sys<()>
 /// # Errors
 /// As `removexattr(2)`; `ENODATA` when it is not there.
 pub fn remove(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+    point()?;
     with_c(&proc_path(fd), |p| {
         with_c(name, |n| {
             // SAFETY: the strings are NUL-terminated.
@@ -88,6 +93,7 @@ pub fn remove(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
 /// # Errors
 /// As `listxattr(2)`.
 pub fn list(fd: BorrowedFd<'_>) -> Sys<Vec<Vec<u8>>> {
+    point()?;
     // SAFETY: the string is NUL-terminated and the buffer as long as said.
     list_with(&proc_path(fd), |p, buf| unsafe { libc::listxattr(p, buf.as_mut_ptr().cast(), buf.len()) })
 }
@@ -97,6 +103,7 @@ pub fn list(fd: BorrowedFd<'_>) -> Sys<Vec<Vec<u8>>> {
 /// # Errors
 /// As `llistxattr(2)`.
 pub fn list_at(dir: BorrowedFd<'_>, entry: &[u8]) -> Sys<Vec<Vec<u8>>> {
+    point()?;
     let path = [&proc_path(dir), b"/".as_slice(), entry].concat();
     // SAFETY: as in `list`.
     list_with(&path, |p, buf| unsafe { libc::llistxattr(p, buf.as_mut_ptr().cast(), buf.len()) })
@@ -125,6 +132,7 @@ fn list_with(path: &[u8], call: impl Fn(*const libc::c_char, &mut [u8]) -> isize
 /// # Errors
 /// As `lgetxattr(2)` other than `ENODATA` and `EOPNOTSUPP`.
 pub fn get_at(dir: BorrowedFd<'_>, entry: &[u8], name: &[u8]) -> Sys<Option<Vec<u8>>> {
+    point()?;
     let path = [&proc_path(dir), b"/".as_slice(), entry].concat();
     with_c(&path, |p| {
         with_c(name, |n| {
