@@ -2,6 +2,7 @@
 //! lease on it has let go.
 
 use super::check;
+use super::fault::point;
 use crate::base::Sys;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -15,6 +16,7 @@ const F_SETSIG: libc::c_int = 10;
 /// `EAGAIN` while somebody has the file open for writing, `EACCES` for another user's file, `EINVAL` where the file
 /// system has no leases.
 pub fn take(fd: BorrowedFd<'_>) -> Sys<()> {
+    point()?;
     // SAFETY: the calls have no memory arguments.
     unsafe {
         check(libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG))?;
@@ -28,6 +30,7 @@ pub fn take(fd: BorrowedFd<'_>) -> Sys<()> {
 /// # Errors
 /// As `fcntl(2)`.
 pub fn is_breaking(fd: BorrowedFd<'_>) -> Sys<bool> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     let held = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLEASE) })?;
     Ok(held != libc::F_RDLCK)
@@ -38,6 +41,7 @@ pub fn is_breaking(fd: BorrowedFd<'_>) -> Sys<bool> {
 /// # Errors
 /// `EAGAIN` when there is none.
 pub fn release(fd: BorrowedFd<'_>) -> Sys<()> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) }).map(drop)
 }

@@ -18,8 +18,8 @@ use super::node::Node;
 use super::ranges::Ranges;
 use super::{Union, Writable};
 use crate::base::{Attr, Errno, Kind, RelPath, Sys};
-use crate::layer::LayerKind;
 use crate::layer::partial::{self, BLOCK, Mark, Source};
+use crate::layer::{self, LayerKind};
 use crate::sys::{data, file, lease};
 use dashmap::DashMap;
 use parking_lot::{Mutex, RwLock};
@@ -484,7 +484,11 @@ impl Union {
         }
         let mark = Mark { limit: attr.size, times: None };
         data::ftruncate(to, attr.size)?;
-        meta(from.as_fd(), &|to| mark.write(to))?;
+        meta(from.as_fd(), &|to| {
+            // Recovery finds the lower file by the path that is noted; without it nothing may be borrowed.
+            let noted = layer::read_origin(to)?.is_some_and(|origin| !origin.path.is_root());
+            if noted { mark.write(to) } else { Err(Errno::ENOSPC) }
+        })?;
         let copy = file::stat(to)?;
         partial::make_marker(root.work.as_fd(), copy.ino, &path)?;
         let mut own = Ranges::default();
@@ -610,7 +614,6 @@ fn fill_loop(union: &Weak<Union>) {
 mod tests {
     use super::*;
     use crate::base::{Name, SetAttr, SetTime, Time};
-    use crate::layer;
     use crate::union::{Caller, Config, LayerConfig, NodeId, Range, RootConfig, UpperConfig, View};
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::FileExt;
@@ -859,6 +862,113 @@ mod tests {
             assert!(std::fs::read(bed.at("lower/f")).unwrap() == base(), "the real file");
             drop(union);
             assert_eq!(bed.recover(), partial::Recovered::default());
+        }
+    }
+
+    /// An operation of the sweeps, and what it makes of the file.
+    type Op = (&'static str, fn(&Union, NodeId) -> Sys<()>, fn(&mut Vec<u8>));
+
+    fn ops() -> Vec<Op> {
+        fn put(union: &Union, f: NodeId, at: u64, bytes: &[u8]) -> Sys<()> {
+            union.write(&Caller::default(), f, at, bytes).map(drop)
+        }
+        fn resize(union: &Union, f: NodeId, size: u64) -> Sys<()> {
+            union.setattr(&Caller::default(), f, &set(Some(size), None)).map(drop)
+        }
+        vec![
+            ("write", |u, f| put(u, f, 5000, &[7; 9000]), |p| write(p, 5000, &[7; 9000])),
+            (
+                "append",
+                |u, f| put(u, f, BLOCKS * BLOCK + 1234, b"x"),
+                |p| {
+                    write(p, (BLOCKS * BLOCK + 1234) as usize, b"x");
+                },
+            ),
+            ("cut", |u, f| resize(u, f, 10_000), |p| p.resize(10_000, 0)),
+            ("extend", |u, f| resize(u, f, 1 << 20), |p| p.resize(1 << 20, 0)),
+            ("empty", |u, f| resize(u, f, 0), |p| p.clear()),
+            (
+                "touch",
+                |u, f| u.setattr(&Caller::default(), f, &set(None, Some(Time::default()))).map(drop),
+                |_| {},
+            ),
+            ("fill", |u, _| partial(u).map_or(Ok(()), |p| p.fill_piece().map(drop)), |_| {}),
+            ("complete", |u, _| u.complete().first().map_or(Ok(()), |left| Err(left.why)), |_| {}),
+        ]
+    }
+
+    /// How far the file is when an operation meets it: untouched, borrowing, filled in part, cut short.
+    const STATES: usize = 4;
+
+    fn prepare(union: &Union, f: NodeId, state: usize, plain: &mut Vec<u8>) {
+        let mut put = |at: u64| {
+            union.write(&Caller::default(), f, at, b"first").unwrap();
+            write(plain, at as usize, b"first");
+        };
+        match state {
+            0 => {}
+            1 => put(40_000),
+            2 => {
+                put(40_000);
+                put(80_000);
+                if let Some(partial) = partial(union) {
+                    partial.fill_piece().unwrap();
+                }
+            }
+            _ => {
+                put(40_000);
+                union.setattr(&Caller::default(), f, &set(Some(60_000), None)).unwrap();
+                plain.truncate(60_000);
+            }
+        }
+    }
+
+    /// Each operation in each state with each of its calls refused: what it says is true, nothing is torn, and what is
+    /// there is there after a crash as well.
+    #[test]
+    fn whatever_fails_the_file_is_as_before_or_as_after() {
+        use crate::sys::fault;
+        let errors = [Errno::EIO, Errno::ENOSPC, Errno::EDQUOT, Errno::EMFILE];
+        for ((name, op, model), state) in ops().into_iter().flat_map(|o| (0..STATES).map(move |s| (o, s))) {
+            for n in 0.. {
+                for dies in [false, true] {
+                    let mut before = base();
+                    let bed = Bed::new(&before);
+                    let union = bed.union();
+                    let f = id(&union);
+                    prepare(&union, f, state, &mut before);
+                    let mut after = before.clone();
+                    model(&mut after);
+                    let (done, seen) = match dies {
+                        false => fault::failing(n, errors[(n % 4) as usize], || op(&union, f)),
+                        true => fault::stopping(n, || op(&union, f)),
+                    };
+                    let told =
+                        format!("{name} in state {state}, call {n}, dies {dies}: {done:?} {:?}", seen.hit);
+                    if !dies {
+                        let now = content(&union, f);
+                        assert!(now == after || (done.is_err() && now == before), "{told}");
+                        before.clone_from(&now);
+                        after = now;
+                    }
+                    drop(union);
+                    assert_eq!(bed.recover().incomplete, [], "{told}");
+                    let union = bed.union();
+                    let now = content(&union, id(&union));
+                    assert!(now == after || (done.is_err() && now == before), "after a crash: {told}");
+                    assert_eq!(bed.at("upper/f").exists().then(|| bed.mark()).flatten(), None, "{told}");
+                    if seen.hit.is_none() {
+                        assert_eq!(done, Ok(()), "{told}");
+                    }
+                }
+                let bed = Bed::new(&base());
+                let union = bed.union();
+                let f = id(&union);
+                prepare(&union, f, state, &mut base());
+                if n >= fault::counted(|| op(&union, f)).1.calls {
+                    break;
+                }
+            }
         }
     }
 
