@@ -52,7 +52,7 @@ fn usage() {
         let row = &v["sessions"][i];
         assert_eq!(row["name"], *name);
         assert_eq!(row["total"].as_u64().unwrap(), du(&format!("sessions/{name}")), "{row}");
-        let parts = ["upper", "layers", "journal", "bases", "backups", "archive", "other"];
+        let parts = ["upper", "layers", "journal", "bases", "originals", "archive", "other"];
         assert_eq!(
             parts.iter().map(|p| row[p].as_u64().unwrap()).sum::<u64>(),
             row["total"].as_u64().unwrap()

@@ -11,6 +11,7 @@ pub const CASES: &[Case] = &[
     ("an_interrupted_archive_is_done_again", interrupted),
     ("killed_at_any_moment_a_session_is_here_or_archived", killed),
     ("what_changed_meanwhile_is_told_and_another_tree_is_refused", lower),
+    ("what_was_applied_can_be_undone_after_the_way_back_but_not_elsewhere", undo),
     ("encrypted_archives_open_with_their_key_only", encrypted),
     ("memory_does_not_grow_with_the_session", memory),
 ];
@@ -247,4 +248,33 @@ fn memory() {
         w.shell(&format!("ulimit -v {size}; {} {command} s 2>&1", program.display()));
     }
     assert_eq!(w.session("state", "s").join("roots/0/upper/big").metadata().unwrap().len(), 300_000_000);
+}
+
+/// The log of what was applied says what an undo or a recovery does to the real tree: it is trusted where it was written.
+fn undo() {
+    let w = World::new();
+    w.sbx(&[
+        "run",
+        "-s",
+        "s",
+        "--",
+        "bash",
+        "-ec",
+        "echo more >> f1; rm f2; ln -sf f3 f4; mkfifo f5x; rm -r gone",
+    ]);
+    w.sbx(&["apply", "-s", "s", "-y"]);
+    let file = w.at("copy.tar.zst");
+    w.sbx(&["archive", "s", "-o", file.to_str().unwrap()]);
+    let elsewhere = w.on("other", &["restore", file.to_str().unwrap()]);
+    good(&elsewhere);
+    assert!(text(&elsewhere.stderr).contains("cannot be undone here"), "{}", text(&elsewhere.stderr));
+    assert!(w.session("other", "s").join("apply").symlink_metadata().is_err());
+    let out = w.on("other", &["undo", "-s", "s", "-y"]);
+    assert!(text(&out.stderr).contains("nothing that could be undone"), "{}", text(&out.stderr));
+    assert_eq!(w.shell("cat f1; ls f2 gone || true"), "file 1\nmore\n");
+    let back = w.on("state", &["restore", "s"]);
+    good(&back);
+    assert!(!text(&back.stderr).contains("cannot be undone"), "{}", text(&back.stderr));
+    w.sbx(&["undo", "-s", "s", "-y"]);
+    assert_eq!(w.shell("cat f1 f2 gone/z; readlink f4 || echo a file"), "file 1\nfile 2\nz\na file\n");
 }

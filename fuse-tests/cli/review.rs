@@ -153,6 +153,26 @@ fn hostile_names_are_quoted_and_colours_only_where_wanted() {
 }
 
 #[test]
+fn marks_of_what_was_reviewed_outlive_the_review_but_not_a_change() {
+    let w = World::new();
+    w.quietly(&["run", "-s", "work", "--", "sh", "-ec", "echo 1 > one; echo 2 > two; rm gone.txt"]);
+    let t = Terminal::start(&w, &["review", "-s", "work"], false);
+    t.shows("0 reviewed").press("/one\r").shows("+1").press("r").shows("1 reviewed");
+    t.press("/gone\r").press("r").shows("2 reviewed").press("q");
+    t.ends();
+    let t = Terminal::start(&w, &["review", "-s", "work"], false);
+    t.shows("2 reviewed").shows("*").press("q");
+    t.ends();
+    w.quietly(&["run", "-s", "work", "--", "sh", "-ec", "echo 3 >> one"]);
+    let t = Terminal::start(&w, &["review", "-s", "work"], false);
+    t.shows("1 reviewed").press("/gone\r").press("r").shows("0 reviewed").press("q");
+    t.ends();
+    let t = Terminal::start(&w, &["review", "-s", "work"], false);
+    t.shows("0 reviewed").press("q");
+    t.ends();
+}
+
+#[test]
 fn a_range_of_lines_a_file_and_a_directory() {
     let w = World::new();
     w.write("home/project/lines.txt", &numbered(6));

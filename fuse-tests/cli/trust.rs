@@ -158,3 +158,101 @@ fn the_next_command_says_what_it_did_about_an_interrupted_application() {
     assert_eq!(w.read("home/project/a.txt"), "one\ntwo\nthree\n");
     assert_eq!(says(&w, &["changes"]).2, "");
 }
+
+/// Whatever command comes next on a session says what it did about an application that died.
+#[test]
+fn every_command_on_a_session_finishes_an_interrupted_application() {
+    const DONE: u64 = 14;
+    let w = World::new();
+    let sessions = "home/.local/state/sbx-fuse/sessions";
+    w.quietly(&["run", "-s", "work", "--", "sh", "-c", EDIT]);
+    w.quietly(&["apply", "-y", "a.txt"]);
+    let commands: [&[&str]; 12] = [
+        &["log", "-s", "work"],
+        &["show", "work"],
+        &["ps", "-s", "work"],
+        &["stop", "work"],
+        &["exec", "work", "--", "true"],
+        &["run", "-s", "work", "--", "true"],
+        &["diff", "-s", "work"],
+        &["verify", "-s", "work"],
+        &["undo", "-s", "work", "-n"],
+        &["reset", "work"],
+        &["rename", "work", "other"],
+        &["rm", "-y", "other"],
+    ];
+    for args in commands {
+        let name = if args.contains(&"other") && args[0] == "rm" { "other" } else { "work" };
+        let log = w.at(&format!("{sessions}/{name}/apply/000001/log"));
+        let file = std::fs::File::options().write(true).open(&log).unwrap();
+        file.set_len(file.metadata().unwrap().len() - DONE).unwrap();
+        let (code, _, err) = says(&w, args);
+        assert_eq!(code, 0, "{args:?}: {err}");
+        let told = format!("session {name}: an application was interrupted after its last step: finished it");
+        assert_eq!(err.matches(&told).count(), 1, "{args:?}: {err}");
+    }
+}
+
+/// A file with two names in the real tree, changed in the session and then discarded: both names show the real file.
+#[test]
+fn a_discarded_change_of_a_hard_linked_file_is_gone_under_all_its_names() {
+    let w = World::new();
+    w.shell("ln a.txt second.txt");
+    let index = w.at("home/.local/state/sbx-fuse/sessions/work/roots/0/work/index");
+    w.quietly(&["run", "-s", "work", "--", "sh", "-c", "echo four >> a.txt"]);
+    assert_eq!(std::fs::read_dir(&index).unwrap().count(), 1);
+    assert!(w.quietly(&["run", "-s", "work", "--", "cat", "second.txt"]).contains("four"));
+    w.quietly(&["discard", "-s", "work", "-y"]);
+    assert_eq!(
+        w.quietly(&["run", "-s", "work", "--", "cat", "a.txt", "second.txt"]).matches("four").count(),
+        0
+    );
+    assert_eq!(std::fs::read_dir(&index).unwrap().count(), 0);
+    assert!(says(&w, &["verify", "-s", "work"]).2.contains("agree (0 changes)"));
+    assert!(says(&w, &["usage"]).1.lines().count() > 1);
+}
+
+#[test]
+fn originals_are_counted_and_let_go_by_the_policy() {
+    let w = World::new();
+    let applied = |n: usize| {
+        for i in 0..n {
+            w.quietly(&["run", "-s", "work", "--", "sh", "-c", &format!("echo {i} >> a.txt")]);
+            w.quietly(&["apply", "-s", "work", "-y"]);
+        }
+    };
+    let status = |field: &str| -> u64 {
+        let json: serde_json::Value =
+            serde_json::from_str(&w.quietly(&["status", "-s", "work", "--json"])).unwrap();
+        json["originals"][field].as_u64().unwrap()
+    };
+    applied(4);
+    assert_eq!(status("applications"), 4);
+    let bytes = status("bytes");
+    assert!(bytes >= 4 * 4096, "{bytes}");
+    let usage: serde_json::Value = serde_json::from_str(&w.quietly(&["usage", "--json"])).unwrap();
+    assert!(usage["sessions"][0]["originals"].as_u64().unwrap() >= bytes, "{usage}");
+    assert!(says(&w, &["status", "-s", "work"]).1.contains("of originals are kept, of 4 applications"));
+    w.quietly(&["gc"]);
+    assert_eq!(status("applications"), 4, "nothing goes without a policy");
+    w.mkdir("home/.config/sbx-fuse");
+    w.write("home/.config/sbx-fuse/config.toml", "[undo]\nkeep = 2\ndays = 30\n");
+    let (code, out, _) = says(&w, &["gc", "-n"]);
+    assert_eq!((code, out.contains("would remove originals of work")), (0, true), "{out}");
+    assert_eq!(status("applications"), 4);
+    let (code, out, _) = says(&w, &["gc"]);
+    assert_eq!((code, out.contains("2 applications beyond [undo]")), (0, true), "{out}");
+    assert_eq!(status("applications"), 2);
+    assert!(status("bytes") < bytes);
+    // What is left can still be undone, one by one, and no more.
+    w.quietly(&["undo", "-y"]);
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.read("home/project/a.txt"), "one\ntwo\nthree\n0\n1\n");
+    assert!(says(&w, &["undo", "-y"]).2.contains("nothing that could be undone"));
+    w.write("home/.config/sbx-fuse/config.toml", "[undo]\ndays = 0\n");
+    w.quietly(&["gc"]);
+    assert_eq!(status("applications"), 0);
+    w.write("home/project/.sbx-fuse.toml", "[undo]\nkeep = 0\n");
+    let (code, _, err) = says(&w, &["run", "--", "true"]);
+    assert!(code != 0 && err.contains("may not set undo"), "{code} {err}");
+}

@@ -25,7 +25,12 @@ pub fn rel(path: &str) -> RelPath {
 
 impl World {
     pub fn new() -> World {
-        let dir = tempfile::tempdir().unwrap();
+        World::within(&std::env::temp_dir())
+    }
+
+    /// In a directory of this place.
+    pub fn within(place: &Path) -> World {
+        let dir = tempfile::tempdir_in(place).unwrap();
         for name in ["real", "upper", "work"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }

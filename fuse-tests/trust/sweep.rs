@@ -16,9 +16,24 @@ use std::time::{Duration, UNIX_EPOCH};
 /// Names the world of a child process: its directory, where old content is kept, what to do, and when to die.
 const CHILD: &str = "SBX_FUSE_TRUST_CHILD";
 
+/// Where worlds are made that everything is done to step by step: in memory where that has what it takes, since every
+/// step is synced.
+fn place() -> &'static Path {
+    static PLACE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    PLACE.get_or_init(|| {
+        let shm = Path::new("/dev/shm");
+        let fit = tempfile::tempdir_in(shm).is_ok_and(|dir| {
+            use std::os::fd::AsFd;
+            let fd = fs::File::open(dir.path()).unwrap();
+            sbx_fuse::layer::probe(fd.as_fd()).is_ok_and(|features| features.xattr)
+        });
+        if fit { shm.to_owned() } else { std::env::temp_dir() }
+    })
+}
+
 /// A world with every kind of change, and all of them in ways that get in each other's way.
 pub fn full() -> World {
-    let w = World::new();
+    let w = World::within(place());
     for name in ["mod", "del", "old", "typed", "perm", "todir/x", "swap1", "swap2", "hard", "times", "over"] {
         w.has(name, name);
     }
@@ -43,7 +58,31 @@ pub fn full() -> World {
     fs::File::open(w.upper("times")).unwrap().set_modified(then).unwrap();
     fs::File::open(w.upper("opq")).unwrap().set_modified(then).unwrap();
     nix::unistd::mkfifo(&w.upper("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    w.has("dmode/in", "1")
+        .has("dattr/in", "1")
+        .has("tolink", "f")
+        .has("fromlink", "-> a")
+        .has("deadlink", "-> x");
+    w.put("dmode/", "").put("dattr/", "").put("tolink", "-> b").put("fromlink", "f").whiteout("deadlink");
+    w.put("newlink", "-> nowhere");
+    fs::set_permissions(w.upper("dmode"), fs::Permissions::from_mode(0o700)).unwrap();
+    w.set_xattr(&w.upper("dattr"), "user.dir", "z");
+    nix::unistd::mkfifo(&w.real("deadfifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    w.whiteout("deadfifo");
+    top_changes(&w);
     w
+}
+
+/// The root itself gets another mode.
+fn top_changes(w: &World) {
+    use std::os::fd::AsFd;
+    fs::set_permissions(w.real(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let (real, upper) = (fs::File::open(w.real("")).unwrap(), fs::File::open(w.upper("")).unwrap());
+    let attr = sbx_fuse::sys::file::stat(real.as_fd()).unwrap();
+    let base = sbx_fuse::base::BaseId::of(&attr);
+    let origin = sbx_fuse::layer::Origin { path: sbx_fuse::base::RelPath::root(), base, btime: attr.btime };
+    assert!(sbx_fuse::layer::write_origin(upper.as_fd(), &origin).unwrap());
+    fs::set_permissions(w.upper(""), fs::Permissions::from_mode(0o750)).unwrap();
 }
 
 /// All that can be seen of a tree. Times of directories only where they are to be kept.
@@ -85,10 +124,10 @@ pub enum Kept {
 
 /// A directory on another file system than the tests' temporary files, if this machine has one.
 pub fn far() -> Option<tempfile::TempDir> {
-    let shm = Path::new("/dev/shm");
-    let tmp = fs::metadata(std::env::temp_dir()).unwrap();
-    let far = fs::metadata(shm).ok().filter(|m| m.dev() != tmp.dev());
-    far.and_then(|_| tempfile::tempdir_in(shm).ok())
+    let here = fs::metadata(place()).unwrap().dev();
+    let other = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
+    let far = other.iter().find(|at| fs::metadata(at).is_ok_and(|m| m.dev() != here));
+    far.and_then(|at| tempfile::tempdir_in(at).ok())
 }
 
 pub fn roots(dir: &Path, features: Features, kept: &Path) -> Vec<RootDirs> {
@@ -100,6 +139,11 @@ pub fn roots(dir: &Path, features: Features, kept: &Path) -> Vec<RootDirs> {
 
 fn changes(roots: &[RootDirs]) -> ChangeSet {
     scan(roots).unwrap()
+}
+
+std::thread_local! {
+    /// What recoveries said since somebody looked.
+    static SAID: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,6 +165,7 @@ fn act(what: What, roots: &[RootDirs], set: &ChangeSet, fault: &mut dyn Fault) -
         What::Recover => {
             let recovery = recover(roots, &roots[0].kept, fault).unwrap();
             if let Some(mut recovery) = recovery {
+                SAID.with_borrow_mut(|said| said.append(&mut recovery.said));
                 let mut dropper = Offline::new(roots, set, Leave::Applied);
                 recovery.drop_with(roots, &|_, _| true, &mut dropper).unwrap();
             }
@@ -134,14 +179,32 @@ struct At {
     seen: usize,
     end: Option<usize>,
     dies: bool,
+    error: Errno,
 }
+
+impl At {
+    fn dies(end: usize) -> At {
+        At { seen: 0, end: Some(end), dies: true, error: Errno::ENOSPC }
+    }
+
+    fn fails(end: usize, error: Errno) -> At {
+        At { seen: 0, end: Some(end), dies: false, error }
+    }
+
+    fn counts() -> At {
+        At { seen: 0, end: None, dies: false, error: Errno::ENOSPC }
+    }
+}
+
+/// What is tried at every step.
+const ERRORS: [Errno; 3] = [Errno::ENOSPC, Errno::EACCES, Errno::EIO];
 
 impl Fault for At {
     fn at(&mut self, _what: &str) -> Sys<()> {
         self.seen += 1;
         match self.end {
             Some(end) if self.seen == end + 1 && self.dies => std::process::exit(77),
-            Some(end) if self.seen == end + 1 => Err(Errno::ENOSPC),
+            Some(end) if self.seen == end + 1 => Err(self.error),
             _ => Ok(()),
         }
     }
@@ -162,7 +225,7 @@ fn child() {
     let whiteout = if prefix == "true" { WhiteoutForm::Prefix } else { WhiteoutForm::Device };
     let features = Features { whiteout, xattr: xattr == "true", reflink: false };
     let roots = roots(Path::new(dir), features, Path::new(kept));
-    let mut at = At { seen: 0, end: Some(end.parse().unwrap()), dies: true };
+    let mut at = At::dies(end.parse().unwrap());
     let set = if what == What::Undo { ChangeSet::default() } else { changes(&roots) };
     act(what, &roots, &set, &mut at);
     std::process::exit(0);
@@ -244,7 +307,7 @@ impl Stage {
 
 fn new_tree() -> (Vec<String>, usize) {
     let stage = Stage::new(Kept::Near).unwrap();
-    let mut count = At { seen: 0, end: None, dies: false };
+    let mut count = At::counts();
     assert!(stage.act(What::Apply, &mut count));
     assert_eq!(stage.w.changes(), [""; 0]);
     assert!(stage.w.upper_is_empty(), "{:?}", crate::world::tree(&stage.w.upper("")));
@@ -256,11 +319,12 @@ fn new_tree() -> (Vec<String>, usize) {
 fn an_error_anywhere_takes_everything_back() {
     let (new, count) = new_tree();
     assert!(count > 100, "{count}");
-    for (kept, from, by) in [(Kept::Near, 0, 1), (Kept::Far, 1, 4)] {
+    let near = ERRORS.map(|error| (Kept::Near, 0, 1, error));
+    for (kept, from, by, error) in near.into_iter().chain([(Kept::Far, 1, 4, Errno::EIO)]) {
         for end in (from..).step_by(by) {
             let Some(stage) = Stage::new(kept) else { break };
-            let mut at = At { seen: 0, end: Some(end), dies: false };
-            let context = format!("error at {end}, {kept:?}");
+            let mut at = At::fails(end, error);
+            let context = format!("{error:?} at {end}, {kept:?}");
             if stage.act(What::Apply, &mut at) {
                 // From the commit on, a failure is only a warning, and the rest is for the next command.
                 stage.act(What::Recover, &mut NoFault);
@@ -287,18 +351,31 @@ fn a_death_anywhere_is_finished_or_taken_back() {
             let Some(stage) = Stage::new(kept) else { break };
             let died = die(What::Apply, &stage.w, &stage.kept(), end);
             let context = format!("death at {end}, {kept:?}");
-            if end % 3 == 0 {
-                for again in [2, 0, 5] {
+            let told = end % 3 != 0;
+            if !told {
+                for again in [2, 9, 0, 30] {
                     die(What::Recover, &stage.w, &stage.kept(), again);
                 }
             }
+            SAID.take();
             stage.act(What::Recover, &mut NoFault);
-            if stage.now(true) == stage.old {
+            let said = SAID.take();
+            let is_old = stage.now(true) == stage.old;
+            if is_old {
                 olds += 1;
                 stage.is_old(&context);
             } else {
                 news += 1;
                 stage.is_new(&new, &context);
+            }
+            if died {
+                let word = if is_old { "took it back" } else { "finished it" };
+                // A recovery that was interrupted itself may have come to the end already.
+                let expected = said.len() == 1 && said[0].contains(word) || !told && said.is_empty();
+                assert!(expected, "{context}: {said:?}");
+                let stuck = fs::read_dir(stage.kept()).unwrap().map(|e| e.unwrap().file_name());
+                let stuck: Vec<_> = stuck.filter(|n| n.to_str().is_some_and(|n| n.contains('.'))).collect();
+                assert!(stuck.is_empty(), "{context}: {stuck:?}");
             }
             stage.act(What::Recover, &mut NoFault);
             if !died {
@@ -329,10 +406,14 @@ fn an_undo_fails_or_dies_anywhere() {
                 if end % 3 == 0 {
                     die(What::Recover, &stage.w, &stage.kept(), 3);
                 }
+                SAID.take();
                 stage.act(What::Recover, &mut NoFault);
+                let said = SAID.take();
+                let expected = said.len() == 1 || end % 3 == 0 && said.is_empty();
+                assert!(!died || expected, "{context}: {said:?}");
                 !died
             } else {
-                stage.act(What::Undo, &mut At { seen: 0, end: Some(end), dies })
+                stage.act(What::Undo, &mut At::fails(end, ERRORS[end / 2 % 3]))
             };
             assert_nothing_left(&stage.w, &context);
             let now = stage.now(true);
@@ -376,4 +457,40 @@ fn many_changes_are_applied_and_undone() {
     assert!(act(What::Undo, &roots, &set, &mut NoFault));
     assert_eq!(w.tree(), [""; 0]);
     assert_eq!(rel("a").as_bytes(), b"a");
+}
+
+/// A part of a file: an error or a death at any step leaves the real file old or with the part, and the session's whole.
+#[test]
+fn a_part_of_a_file_is_applied_or_not() {
+    use sbx_fuse::review::partial::{Part, apply_parts};
+    let mut applied = 0;
+    for error in ERRORS {
+        for end in 0.. {
+            let w = World::within(place());
+            w.has("f", "1\n2\n3\n4\n5\n6\n7\n8\n9\n").copy_up(
+                "f",
+                "f",
+                Some("one\n2\n3\n4\n5\n6\n7\n8\nnine\n"),
+            );
+            let (old, settled) = (picture(&w.real(""), true), w.settled());
+            let part = Part { settled: &settled[0], content: b"one\n2\n3\n4\n5\n6\n7\n8\n9\n".to_vec() };
+            let mut at = At::fails(end, error);
+            let done = apply_parts(&w.roots(), vec![part], &mut |_| {}, &mut at);
+            let context = format!("{error:?} at {end}");
+            assert_nothing_left(&w, &context);
+            assert_eq!(fs::read(w.upper("f")).unwrap(), b"one\n2\n3\n4\n5\n6\n7\n8\nnine\n", "{context}");
+            match done {
+                Ok(_) => {
+                    assert!(w.tree()[0].starts_with("f = \"one\\n2"), "{context}: {:?}", w.tree());
+                    assert_eq!(w.changes(), ["M f"], "{context}");
+                    applied += 1;
+                }
+                Err(_) => assert_eq!(picture(&w.real(""), true), old, "{context}"),
+            }
+            if at.seen <= end {
+                break;
+            }
+        }
+    }
+    assert!(applied >= ERRORS.len());
 }

@@ -3,7 +3,7 @@
 
 use super::reconcile::reconcile;
 use super::{Which, output};
-use crate::base::{ChangeSet, Error, RelPath, Result, What};
+use crate::base::{ChangeSet, Error, ErrorKind, RelPath, Result, What};
 use crate::journal::{self, Folded, Journal, Op, Record};
 use crate::review::{self, Dropper, RootDirs, Settled};
 use crate::session::{self, Client, Holder, Leaving, Lock, Role, Session, Store};
@@ -39,7 +39,34 @@ pub(super) fn select(which: &Which) -> Result<Session> {
         }
     };
     session.check_present()?;
+    heal(&session)?;
     Ok(session)
+}
+
+/// Finishes or takes back an application that a crash left half-way, and says so. Costs next to nothing when there is
+/// none; of a session that somebody else has, it is theirs to do.
+///
+/// # Errors
+/// When it can neither be finished nor taken back.
+pub(super) fn heal(session: &Session) -> Result<()> {
+    if session.archived.is_some() || !review::is_unfinished(&session.applied_dir())? {
+        return Ok(());
+    }
+    let said = match connect(session)? {
+        Some(mut client) => recover_live(session, &mut client, &root_dirs(session)?)?,
+        None => {
+            let _lock = match session.lock() {
+                Ok(lock) => lock,
+                Err(e) if e.kind == ErrorKind::Locked => return Ok(()),
+                Err(e) => return Err(e),
+            };
+            let mut said = Vec::new();
+            recover_resting(session, &root_dirs(session)?, &mut said)?;
+            said.iter().map(|s| format!("session {}: {s}", session.name)).collect()
+        }
+    };
+    output::notes(&said);
+    Ok(())
 }
 
 impl Opened {

@@ -1,7 +1,7 @@
 //! `sbx-fuse exec` and `sbx-fuse shell`: one more command in a session that exists.
 
 use super::job::{self, Confine, Job};
-use super::output;
+use super::{context, output};
 use crate::base::{Error, Result};
 use crate::sandbox::Inherited;
 use crate::session::Store;
@@ -46,6 +46,7 @@ fn enter(name: &str, confine: Confine, command: Vec<OsString>) -> Result<u8> {
     let inherited = Inherited::note();
     let store = Store::open()?;
     let session = store.get(name)?;
+    context::heal(&session)?;
     let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
     let job = Job { confine, command, cwd, inherited };
     let (code, summary) = job::enter(&job, &store, session)?;

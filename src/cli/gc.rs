@@ -4,17 +4,19 @@ use super::amounts::{self, bytes};
 use super::context;
 use super::output::{self, Out};
 use crate::base::{Error, ErrorKind, Result, quote};
+use crate::review::{self, KeepLimits};
 use crate::session::gc::{Candidate, Holds, Limits, Reason, Stray, Verdict, archive_holds, plan};
-use crate::session::{PathBytes, Role, Session, Store};
+use crate::session::{Config, PathBytes, Role, Session, Store};
 use clap::Args;
 use serde::Serialize;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Throw away old and large sessions, and what crashes left behind
 ///
 /// First archives past their time to live, then what was not used for --older-than, then the largest until all together
-/// take less than --max-total. Archives and backups count. A session with changes that were not applied is kept unless
-/// --yes is given; one in use is always kept. Without limits only expired archives and leftovers go.
+/// take less than --max-total. Archives and kept originals count. A session with changes that were not applied is kept unless
+/// --yes is given; one in use is always kept. What applying replaced is kept for an undo, in each session as `[undo]` of
+/// the configuration says. Without limits only expired archives and leftovers go.
 #[derive(Debug, Args)]
 pub(super) struct GcArgs {
     /// What was not used for this long, e.g. 24h or 30d
@@ -91,7 +93,7 @@ pub(super) fn run(args: GcArgs) -> Result<u8> {
     let before = candidates.iter().map(|c| c.bytes).sum::<u64>() + left_bytes;
     let mut json =
         Json { dry_run: args.dry_run, removed: Vec::new(), kept: Vec::new(), before, after: before };
-    let mut failed = false;
+    let mut failed = !originals(&things, args.dry_run, &mut json)?;
     for leftover in &leftovers {
         let name = PathBytes::from(leftover.path.as_path()).to_string();
         let done = if args.dry_run { Ok(()) } else { store.remove_leftover(leftover) };
@@ -136,6 +138,39 @@ impl Json {
         self.after = self.after.saturating_sub(bytes);
         self.removed.push(Item { kind, name, bytes, why: why.to_owned() });
     }
+}
+
+/// Lets go of originals by the policy of the configuration; false when that failed somewhere.
+fn originals(things: &[Thing], dry_run: bool, json: &mut Json) -> Result<bool> {
+    const DAY: u64 = 86_400_000_000_000;
+    let policy = Config::load(&[], |_| {})?.undo;
+    let limits = KeepLimits { keep: policy.keep, age: policy.days.map(|d| u64::from(d).saturating_mul(DAY)) };
+    if limits == KeepLimits::default() {
+        return Ok(true);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+    let now = u64::try_from(now).unwrap_or(u64::MAX);
+    let mut good = true;
+    let sessions = things.iter().filter_map(|t| match t {
+        Thing::Session(s) if s.archived.is_none() => Some(s),
+        _ => None,
+    });
+    for session in sessions {
+        match review::let_go(&session.applied_dir(), &limits, now, dry_run) {
+            Ok(gone) if gone.is_empty() => {}
+            Ok(gone) => {
+                let bytes = gone.iter().map(|k| k.bytes).sum();
+                let n = output::count(gone.len(), "application", "applications");
+                let why = format!("{n} beyond [undo] of the configuration");
+                json.gone("originals", format!("of {}", session.name), bytes, &why);
+            }
+            Err(e) => {
+                output::error(&e);
+                good = false;
+            }
+        }
+    }
+    Ok(good)
 }
 
 /// Everything in the store that may be let go.
@@ -211,6 +246,7 @@ fn remove(store: &Store, thing: &Thing, unapplied: bool, reason: Reason) -> Resu
             store.remove(name, &lock)?;
         }
         Thing::Session(session) => {
+            context::heal(session)?;
             let lock = match store.lock(&session.name, Role::Command) {
                 Ok(lock) => lock,
                 Err(e) if e.kind == ErrorKind::Locked => return Ok(Holds::Busy(e.message)),

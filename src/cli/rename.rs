@@ -1,6 +1,6 @@
 //! `sbx-fuse rename`: another name for a session.
 
-use super::output;
+use super::{context, output};
 use crate::base::Result;
 use crate::session::Store;
 use clap::Args;
@@ -17,6 +17,7 @@ pub(super) struct RenameArgs {
 pub(super) fn run(args: RenameArgs) -> Result<u8> {
     let store = Store::open()?;
     let session = store.get(&args.name)?;
+    context::heal(&session)?;
     let lock = session.lock()?;
     let session = store.rename(session, &args.new_name, &lock)?;
     output::note(&format!("session {} is now {}", args.name, session.name));

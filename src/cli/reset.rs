@@ -26,6 +26,7 @@ pub(super) fn run(args: ResetArgs) -> Result<u8> {
     let store = Store::open()?;
     let name = &args.name;
     let mut session = store.get(name)?;
+    context::heal(&session)?;
     let ended = stop::stop(&session, &args.grace)?.unwrap_or(0);
     let ended = output::count(ended, "process", "processes");
     if !args.hard {

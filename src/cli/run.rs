@@ -2,7 +2,7 @@
 
 use super::allowance::AllowanceArgs;
 use super::job::{self, Confine, Job};
-use super::output;
+use super::{context, output};
 use crate::base::{Error, Result};
 use crate::sandbox::{self, Inherited};
 use crate::session::{Lock, Role, Session, Store, choose_roots};
@@ -95,6 +95,7 @@ pub(super) fn find_or_make(
         return Ok((store.create(name, &roots, exclusive)?, true));
     };
     let session = store.get(name)?;
+    context::heal(&session)?;
     if exclusive && !session.meta.exclusive {
         return Err(Error::usage(format!("session {name} was made without --exclusive"))
             .hint("choose another name, which makes a new session"));

@@ -40,9 +40,17 @@ struct Json {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     risk: Vec<Risk>,
     drift: Vec<Drift>,
+    originals: Originals,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     overlaps: Vec<String>,
     repaired: Vec<String>,
+}
+
+/// What applying replaced and is kept for an undo.
+#[derive(Serialize)]
+struct Originals {
+    applications: usize,
+    bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -67,6 +75,7 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
     let (set, ranked) = (&reviewed.set, reviewed.ranked().collect::<Vec<_>>());
     let session = &opened.session;
     let told = Told::of(session)?;
+    let kept = review::kept(&session.applied_dir())?;
     let mut changes = BTreeMap::new();
     for s in set {
         *changes.entry(s.change.what).or_default() += 1;
@@ -92,6 +101,7 @@ pub(super) fn run(args: StatusArgs) -> Result<u8> {
         overlaps: overlaps(session, set)?,
         risk: ranked.iter().filter(|r| !r.class.reasons().is_empty()).map(risk).collect(),
         drift: conflicts.iter().map(drift).collect(),
+        originals: Originals { applications: kept.len(), bytes: kept.iter().map(|k| k.bytes).sum() },
         repaired: opened.repaired.clone(),
     };
     let mut out = Out::new();
@@ -125,6 +135,11 @@ fn show(out: &mut Out, s: &Json, summary: &str) -> Result<()> {
     }
     out.line(&format!("kept in  {}", s.directory))?;
     out.line(&format!("changes  {summary}"))?;
+    if s.originals.applications > 0 {
+        let n = super::output::count(s.originals.applications, "application", "applications");
+        let size = super::amounts::bytes(s.originals.bytes);
+        out.line(&format!("undo     {size} of originals are kept, of {n}"))?;
+    }
     for overlap in &s.overlaps {
         out.line(&format!("overlap  {overlap}"))?;
     }

@@ -35,6 +35,7 @@ pub(super) fn run(args: StopArgs) -> Result<u8> {
     let store = Store::open()?;
     for name in &args.names {
         let session = store.get(name)?;
+        context::heal(&session)?;
         let ended = stop(&session, &args.grace)?;
         output::note(&match ended {
             None => format!("session {name} rests already"),

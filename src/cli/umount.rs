@@ -25,6 +25,7 @@ pub(super) struct UmountArgs {
 pub(super) fn run(args: UmountArgs) -> Result<u8> {
     let mut session = find(&Store::open()?, &args.target)?;
     let name = session.name.clone();
+    context::heal(&session)?;
     match context::connect(&session)? {
         Some(mut client) => {
             if session.meta.mountpoint.is_none() {

@@ -62,9 +62,9 @@ pub(super) fn run(args: UsageArgs) -> Result<u8> {
 
 fn table(out: &mut Out, json: &Json) -> Result<()> {
     const HEADS: [&str; 9] =
-        ["session", "state", "upper", "layers", "journal", "bases", "backups", "archive", "total"];
+        ["session", "state", "upper", "layers", "journal", "bases", "originals", "archive", "total"];
     let line = |name: &str, state: &str, u: &Usage| -> Vec<String> {
-        let numbers = [u.upper, u.layers, u.journal, u.bases, u.backups, u.archive, u.total()];
+        let numbers = [u.upper, u.layers, u.journal, u.bases, u.originals, u.archive, u.total()];
         let shown = numbers.iter().map(|&n| if n == 0 { "-".into() } else { bytes(n) });
         [name.to_owned(), state.to_owned()].into_iter().chain(shown).collect()
     };

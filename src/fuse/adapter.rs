@@ -1,6 +1,7 @@
 //! Each callback: convert, call the union's verb of the same name, reply.
 
 use super::convert::{attr, caller, errno, host_dev, set_time};
+use super::pace::Pace;
 use crate::base::{Errno, SetAttr, Sys};
 use crate::union::{Entry, Range, Union};
 use fuser::{
@@ -17,6 +18,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+/// Bytes in one request from which on copying them is most of its cost.
+const HEAVY: u32 = 64 << 10;
+
 /// Numbers are never reused while the kernel knows them, so one generation does.
 const GENERATION: Generation = Generation(0);
 
@@ -24,13 +28,20 @@ thread_local! {
     static READ_BUF: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(super) struct Adapter(pub Arc<Union>);
+pub(super) struct Adapter {
+    union: Arc<Union>,
+    pace: Arc<Pace>,
+}
 
 impl Adapter {
+    pub fn new(union: Arc<Union>, pace: Arc<Pace>) -> Adapter {
+        Adapter { union, pace }
+    }
+
     /// Runs a verb; a panic in it becomes `EIO` for this call, and the session is marked for a check.
     fn guard<T>(&self, verb: impl FnOnce(&Union) -> Sys<T>) -> Sys<T> {
-        catch_unwind(AssertUnwindSafe(|| verb(&self.0))).unwrap_or_else(|_| {
-            self.0.mark_degraded();
+        catch_unwind(AssertUnwindSafe(|| verb(&self.union))).unwrap_or_else(|_| {
+            self.union.mark_degraded();
             tracing::error!("a request failed by a defect of ours; 'sbx-fuse verify' will check the session");
             Err(Errno::EIO)
         })
@@ -64,7 +75,7 @@ impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Caches are dropped by us, when the real tree changes: EXPLICIT_INVAL_DATA keeps the kernel from dropping a
         // file's pages because a write of its own moved the mtime. Where nothing can be watched, it must.
-        let invalidation = if self.0.watches() {
+        let invalidation = if self.union.watches() {
             InitFlags::FUSE_EXPLICIT_INVAL_DATA
         } else {
             InitFlags::FUSE_AUTO_INVAL_DATA
@@ -80,7 +91,7 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_ASYNC_DIO,
         ];
-        let acl = self.0.has_acls().then_some(InitFlags::FUSE_POSIX_ACL);
+        let acl = self.union.has_acls().then_some(InitFlags::FUSE_POSIX_ACL);
         for flag in wanted.into_iter().chain(acl) {
             if let Err(missing) = config.add_capabilities(flag) {
                 tracing::debug!("this kernel lacks {missing:?}");
@@ -97,7 +108,8 @@ impl Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _turn = self.pace.begin(req.pid());
         Self::reply_entry(self.guard(|u| u.lookup(parent.0, name.as_bytes())), reply);
     }
 
@@ -110,7 +122,8 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _turn = self.pace.begin(req.pid());
         match self.guard(|u| u.getattr(ino.0)) {
             Ok((a, ttl)) => reply.attr(&ttl, &attr(&a)),
             Err(e) => reply.error(errno(e)),
@@ -135,6 +148,7 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let _turn = self.pace.begin(req.pid());
         let set = SetAttr {
             perm: mode.map(|m| m & 0o7777),
             uid,
@@ -149,7 +163,8 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        let _turn = self.pace.begin(req.pid());
         match self.guard(|u| u.readlink(ino.0)) {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(errno(e)),
@@ -166,25 +181,30 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let _turn = self.pace.begin(req.pid());
         let made =
             self.guard(|u| u.mknod(&caller(req, umask), parent.0, name.as_bytes(), mode, host_dev(rdev)));
         Self::reply_entry(made, reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let _turn = self.pace.begin(req.pid());
         let made = self.guard(|u| u.mkdir(&caller(req, umask), parent.0, name.as_bytes(), mode));
         Self::reply_entry(made, reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.pace.begin(req.pid());
         Self::reply_empty(self.guard(|u| u.unlink(&caller(req, 0), parent.0, name.as_bytes())), reply);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.pace.begin(req.pid());
         Self::reply_empty(self.guard(|u| u.rmdir(&caller(req, 0), parent.0, name.as_bytes())), reply);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let _turn = self.pace.begin(req.pid());
         let target = target.as_os_str().as_bytes();
         let made = self.guard(|u| u.symlink(&caller(req, 0), parent.0, name.as_bytes(), target));
         Self::reply_entry(made, reply);
@@ -200,12 +220,14 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.pace.begin(req.pid());
         let (from, to) = (name.as_bytes(), newname.as_bytes());
         let done = self.guard(|u| u.rename(&caller(req, 0), parent.0, from, newparent.0, to, flags.bits()));
         Self::reply_empty(done, reply);
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let _turn = self.pace.begin(req.pid());
         let made = self.guard(|u| u.link(&caller(req, 0), ino.0, newparent.0, newname.as_bytes()));
         Self::reply_entry(made, reply);
     }
@@ -220,7 +242,7 @@ impl Filesystem for Adapter {
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -229,6 +251,10 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _turn = self.pace.begin(req.pid());
+        if size > HEAVY {
+            self.pace.heavy();
+        }
         READ_BUF.with_borrow_mut(|buf| match self.guard(|u| u.read(ino.0, offset, size as usize, buf)) {
             Ok(()) => reply.data(buf),
             Err(e) => reply.error(errno(e)),
@@ -247,6 +273,10 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _turn = self.pace.begin(req.pid());
+        if data.len() > HEAVY as usize {
+            self.pace.heavy();
+        }
         let mut who = caller(req, 0);
         if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             who.pid = 0; // write-back of a mapping: the kernel asks, on behalf of nobody
@@ -257,7 +287,8 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        let _turn = self.pace.begin(req.pid());
         match self.guard(|u| u.statfs(ino.0)) {
             Ok(s) => {
                 reply.statfs(s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.frsize)
@@ -270,15 +301,18 @@ impl Filesystem for Adapter {
         reply.error(errno(Errno::ENOSYS)); // every write is in the upper already when it returns
     }
 
-    fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        let _turn = self.pace.begin(req.pid());
         Self::reply_empty(self.guard(|u| u.fsync(ino.0, datasync)), reply);
     }
 
-    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        let _turn = self.pace.begin(req.pid());
         Self::reply_empty(self.guard(|u| u.fsync(ino.0, datasync)), reply);
     }
 
-    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let _turn = self.pace.begin(req.pid());
         let listed = self.guard(|u| {
             u.readdir(ino.0, offset, false, |item| {
                 let kind = attr(&item.attr).kind;
@@ -293,12 +327,13 @@ impl Filesystem for Adapter {
 
     fn readdirplus(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let _turn = self.pace.begin(req.pid());
         let listed = self.guard(|u| {
             u.readdir(ino.0, offset, true, |item| {
                 let name = OsStr::from_bytes(item.name);
@@ -321,19 +356,23 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.pace.begin(req.pid());
         let done = self.guard(|u| u.setxattr(&caller(req, 0), ino.0, name.as_bytes(), value, flags));
         Self::reply_empty(done, reply);
     }
 
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _turn = self.pace.begin(req.pid());
         Self::reply_xattr(self.guard(|u| u.getxattr(ino.0, name.as_bytes())), size, reply);
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _turn = self.pace.begin(req.pid());
         Self::reply_xattr(self.guard(|u| u.listxattr(ino.0)), size, reply);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.pace.begin(req.pid());
         Self::reply_empty(self.guard(|u| u.removexattr(&caller(req, 0), ino.0, name.as_bytes())), reply);
     }
 
@@ -365,19 +404,21 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.pace.begin(req.pid());
         let range = Range { offset, len: length };
         Self::reply_empty(self.guard(|u| u.fallocate(&caller(req, 0), ino.0, range, mode)), reply);
     }
 
     fn lseek(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
+        let _turn = self.pace.begin(req.pid());
         match self.guard(|u| u.lseek(ino.0, offset, whence)) {
             Ok(at) => reply.offset(at as i64),
             Err(e) => reply.error(errno(e)),
@@ -397,6 +438,7 @@ impl Filesystem for Adapter {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let _turn = self.pace.begin(req.pid());
         let (from, to) = ((ino_in.0, offset_in), (ino_out.0, offset_out));
         match self.guard(|u| u.copy_range(&caller(req, 0), from, to, len)) {
             Ok(n) => reply.written(n as u32),

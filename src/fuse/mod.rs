@@ -7,5 +7,6 @@ mod adapter;
 mod convert;
 mod helper;
 mod mount;
+mod pace;
 
 pub use mount::{How, Options, Server, mount};

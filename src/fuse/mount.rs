@@ -3,6 +3,7 @@
 use super::adapter::Adapter;
 use super::convert::KernelCaches;
 use super::helper;
+use super::pace::Pace;
 use crate::base::{Error, ErrorKind, Result};
 use crate::sys::{self, file};
 use crate::union::Union;
@@ -67,8 +68,10 @@ pub fn mount(union: Arc<Union>, mountpoint: &Path, options: &Options) -> Result<
         // Not by the library: when its session ends it unmounts by path, and may hit the next mount there.
         How::Helper => helper::mount(mountpoint, options)?,
     };
-    let session = Session::from_fd(Adapter(union.clone()), fd, SessionACL::All, config)
+    let pace = Arc::new(Pace::new());
+    let session = Session::from_fd(Adapter::new(union.clone(), pace.clone()), fd, SessionACL::All, config)
         .map_err(|e| Error::sys("greet the kernel over /dev/fuse", e))?;
+    let spinner = pace.start()?;
     union.set_notify(Box::new(KernelCaches(session.notifier())));
     drop(union);
     let done = Arc::new((Mutex::new(None), Condvar::new()));
@@ -76,7 +79,11 @@ pub fn mount(union: Arc<Union>, mountpoint: &Path, options: &Options) -> Result<
     let thread = std::thread::Builder::new()
         .name("serve".into())
         .spawn(move || {
-            let ended = session.run().map_err(|e| Error::sys("serve the mount", e));
+            let mut ended = session.run().map_err(|e| Error::sys("serve the mount", e));
+            pace.end();
+            if spinner.is_some_and(|s| s.join().is_err()) {
+                ended = ended.and(Err(Error::failure("the pace ended by a defect of ours")));
+            }
             *signal.0.lock() = Some(ended);
             signal.1.notify_all();
         })

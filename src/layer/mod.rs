@@ -18,7 +18,7 @@ pub use codec::{
 pub use probe::{Features, WhiteoutForm, probe};
 pub use usage::{Usage, add_usage};
 
-use crate::base::{Attr, Errno, Sys};
+use crate::base::{Attr, Errno, Sys, Time};
 use crate::sys::file;
 use std::os::fd::BorrowedFd;
 
@@ -105,4 +105,9 @@ pub fn remove_whiteout(dir: BorrowedFd<'_>, name: &[u8], form: WhiteoutForm) -> 
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(e) => Err(e),
     }
+}
+
+/// The name in the index directory for a lower object: its inode number, and its birth time against reuse.
+pub fn index_name(ino: u64, btime: Time) -> Vec<u8> {
+    format!("{ino:x}-{:x}.{:x}", btime.sec, btime.nsec).into_bytes()
 }

@@ -12,7 +12,7 @@ use super::objects::{self, Object};
 use super::plan::{Plan, Step};
 use super::recover::{end_of_roll_back, remove_copied};
 use super::settle::Settled;
-use super::transaction::{Fault, NoFault, Spaces, Txn, expect, take_back};
+use super::transaction::{Backwards, Begun, Fault, NoFault, Spaces, Txn, expect};
 use super::vault::Vault;
 use super::{RootDirs, attrs, copy, root_of};
 use crate::base::{Attr, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
@@ -634,8 +634,9 @@ impl<'a> Run<'a, '_> {
     }
 
     fn roll_back(self, vault: &Vault, number: u32, mut error: Error) -> Error {
-        let problems = take_back(&self.txn.spaces, &self.txn.done, &mut NoFault);
-        error.causes.extend(end_of_roll_back(vault, number, problems));
+        let mut back = Backwards::new(&self.txn.spaces);
+        back.take(&self.txn.done, Begun::All, &mut NoFault);
+        error.causes.extend(end_of_roll_back(vault, number, back.problems));
         error
     }
 }

@@ -82,7 +82,7 @@ pub(crate) enum Op {
     /// The bytes of a file are written in place; written back from a copy.
     Bytes { at: Place, save: Place, saved: Saved },
     /// Entries of this directory will change; its times are given back.
-    Times { at: Place, id: Id, atime: Time, mtime: Time },
+    Times { at: Place, atime: Time, mtime: Time },
     /// The object was copied, to be removed from its place after the commit. Nothing to take back.
     Copied { from: Place, to: Place },
     /// The swap at this name could not be done as one; moves follow that do the same.
@@ -111,8 +111,13 @@ pub(crate) struct After {
 pub(crate) enum Entry {
     /// When it began (nanoseconds since the epoch), and for messages how many changes it carries out.
     Begin { time: u64, changes: usize },
+    /// A batch of operations follows: the next one begins only when all of this one are done.
+    Batch,
     /// About to be done.
     Op(Op),
+    /// The batch that begins with this operation is about to be taken back; those after it are. At these places
+    /// something was found that is not to be touched.
+    BackTo { batch: usize, spoiled: Vec<Place> },
     /// A name as the transaction left it.
     After(After),
     /// A change that is to leave the session.
@@ -156,11 +161,7 @@ impl LogWriter {
     /// # Errors
     /// `EINVAL` for an entry that has no JSON form, which none of ours lacks.
     pub fn push(&mut self, entry: &Entry) -> Sys<()> {
-        let payload = serde_json::to_vec(entry).map_err(|_| Errno::EINVAL)?;
-        let len = u32::try_from(payload.len()).map_err(|_| Errno::E2BIG)?;
-        self.buf.extend(len.to_le_bytes());
-        self.buf.extend(checksum(len, &payload).to_le_bytes());
-        self.buf.extend(payload);
+        self.buf.extend(framed(entry)?);
         Ok(())
     }
 
@@ -183,6 +184,36 @@ impl LogWriter {
     }
 }
 
+/// Whether the log called `name` in `dir` ends with [`Entry::Done`], so that nothing is left to do about it; `None` when
+/// there is none. Costs no look at the rest.
+///
+/// # Errors
+/// As `openat(2)` and `pread(2)`.
+pub(crate) fn is_done(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<Option<bool>> {
+    let file = match file::openat(dir, name, libc::O_RDONLY, 0) {
+        Ok(file) => file,
+        Err(Errno::ENOENT) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let end = framed(&Entry::Done)?;
+    let size = file::stat(file.as_fd())?.size;
+    let mut tail = Vec::new();
+    let at = size.saturating_sub(end.len() as u64);
+    data::pread_into(file.as_fd(), &mut tail, end.len(), at)?;
+    Ok(Some(tail == end))
+}
+
+/// The frame of one entry.
+fn framed(entry: &Entry) -> Sys<Vec<u8>> {
+    let payload = serde_json::to_vec(entry).map_err(|_| Errno::EINVAL)?;
+    let len = u32::try_from(payload.len()).map_err(|_| Errno::E2BIG)?;
+    let mut frame = Vec::with_capacity(8 + payload.len());
+    frame.extend(len.to_le_bytes());
+    frame.extend(checksum(len, &payload).to_le_bytes());
+    frame.extend(payload);
+    Ok(frame)
+}
+
 fn checksum(len: u32, payload: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&len.to_le_bytes());
@@ -200,6 +231,10 @@ pub(crate) struct Log {
     pub changes: usize,
     pub committed: bool,
     pub done: bool,
+    /// With which operations the batches begin.
+    pub batches: Vec<usize>,
+    /// How far it was taken back already: the last batch that may not be yet, and what is not to be touched.
+    pub back: Option<(usize, Vec<Place>)>,
     /// Where its last whole frame ends.
     pub end: u64,
 }
@@ -222,6 +257,8 @@ pub(crate) fn read(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<Option<Log>> {
         log.end += stride as u64;
         match entry {
             Entry::Begin { time, changes } => (log.time, log.changes) = (time, changes),
+            Entry::Batch => log.batches.push(log.ops.len()),
+            Entry::BackTo { batch, spoiled } => log.back = Some((batch, spoiled)),
             Entry::Op(op) => log.ops.push(op),
             Entry::After(after) => log.after.push(after),
             Entry::Leave(leaver) => log.leave.push(leaver),

@@ -78,12 +78,35 @@ impl Dropper for Offline<'_> {
             self.taken.remove(&(root, from));
         }
         self.edit(dirs, path, change.as_ref()).map_err(failed)?;
+        if let Some(o) = &object {
+            forget_index(dirs, o).map_err(failed)?;
+        }
         if let Some(o) = object.filter(|o| o.attr.kind == Kind::File && o.attr.nlink > 1) {
             let now = file::stat(o.fd.as_fd()).map_err(failed)?.ctime;
             let first = self.relinked.get(&o.attr.ino).map_or(o.attr.ctime, |(first, _)| *first);
             self.relinked.insert(o.attr.ino, (first, now));
         }
         Ok(true)
+    }
+}
+
+/// Of a file that was copied up from one with several names, the index leads the others to the copy. With the last name
+/// of the upper gone they are to lead to the real file again.
+fn forget_index(dirs: &RootDirs, object: &Object) -> Sys<()> {
+    if object.attr.kind != Kind::File || object.attr.nlink < 2 {
+        return Ok(());
+    }
+    let Some(origin) = layer::read_origin(object.fd.as_fd())?.filter(|o| o.base.nlink > 1) else {
+        return Ok(());
+    };
+    let name = [b"index/", &layer::index_name(origin.base.ino, origin.btime)[..]].concat();
+    let at = RelPath::new(&name)?;
+    match objects::stat(dirs.work.as_fd(), &at)? {
+        Some(a) if (a.dev, a.ino, a.nlink) == (object.attr.dev, object.attr.ino, 1) => {
+            let (index, name) = objects::open_parent(dirs.work.as_fd(), &at)?;
+            file::unlinkat(index.as_fd(), name)
+        }
+        _ => Ok(()),
     }
 }
 

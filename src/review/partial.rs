@@ -10,7 +10,7 @@ use super::discard::{Dropper, Seen};
 use super::objects::{self, Object};
 use super::plan::{Selection, plan};
 use super::settle::{Settled, settle};
-use super::{Progress, Report, RootDirs, attrs, conflict, root_of};
+use super::{Fault, Policy, Progress, Report, RootDirs, attrs, conflict, root_of};
 use crate::base::{Attr, BaseId, Change, ChangeSet, Errno, Error, Kind, RelPath, Result, Sys, What};
 use crate::layer::{self, Origin};
 use crate::sys::{data, file};
@@ -70,12 +70,13 @@ pub fn apply_parts(
     roots: &[RootDirs],
     parts: Vec<Part<'_>>,
     progress: &mut dyn FnMut(Progress<'_>),
+    fault: &mut dyn Fault,
 ) -> Result<(Report, Vec<Moved>)> {
     let mut shadows = Vec::new();
     for dirs in roots.iter().filter(|d| parts.iter().any(|p| p.settled.change.root == d.root)) {
         shadows.push(shadow(dirs).map_err(|e| Error::sys("make a place for the parts", e))?);
     }
-    let result = staged(roots, &shadows, parts, progress);
+    let result = staged(roots, &shadows, parts, progress, fault);
     for dirs in roots.iter().filter(|d| shadows.iter().any(|s| s.root == d.root)) {
         clear(dirs).map_err(|e| Error::sys("clear the place of the parts", e))?;
     }
@@ -87,6 +88,7 @@ fn staged(
     shadows: &[RootDirs],
     parts: Vec<Part<'_>>,
     progress: &mut dyn FnMut(Progress<'_>),
+    fault: &mut dyn Fault,
 ) -> Result<(Report, Vec<Moved>)> {
     let mut set = ChangeSet::default();
     for part in &parts {
@@ -97,7 +99,7 @@ fn staged(
     }
     set.changes.sort_by(|a, b| (a.root, &a.path).cmp(&(b.root, &b.path)));
     let plan = plan(&settle(shadows, &set)?, &Selection::All)?;
-    let report = super::apply(shadows, &plan, &mut Keep, progress)?;
+    let report = super::apply_with(shadows, &plan, Policy::default(), &mut Keep, progress, fault)?;
     let mut moved = Vec::with_capacity(parts.len());
     for part in parts {
         let c = &part.settled.change;

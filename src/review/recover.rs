@@ -7,11 +7,11 @@
 use super::RootDirs;
 use super::discard::{Dropper, Seen};
 use super::intent::{APPLY_LOG, Entry, Leaver, Log, LogWriter, Op, Place, UNDO_LOG};
-use super::transaction::{Fault, Spaces, take_back};
-use super::vault::Vault;
+use super::transaction::{Backwards, Begun, Fault, Spaces};
+use super::vault::{Stage, Vault};
 use super::{attrs, copy, objects, root_of};
-use crate::base::{Error, Kind, RelPath, Result, Sys};
-use crate::sys::file;
+use crate::base::{Errno, Error, Kind, RelPath, Result, Sys};
+use crate::sys::{data, file};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -33,11 +33,15 @@ pub struct Recovery {
 pub fn recover(roots: &[RootDirs], path: &Path, fault: &mut dyn Fault) -> Result<Option<Recovery>> {
     let Some(vault) = Vault::open(path, false)? else { return Ok(None) };
     let mut recovery = Recovery { said: Vec::new(), vault, leaving: Vec::new() };
-    for entry in recovery.vault.entries()? {
+    for number in recovery.vault.numbers()? {
+        if recovery.vault.progress(number)? != Stage::Unfinished {
+            continue;
+        }
+        let entry = recovery.vault.entry(number)?;
         let kept = recovery.vault.open_dir(entry.number)?;
         let spaces = Spaces { roots, kept };
         if !entry.apply.committed {
-            let problems = take_back(&spaces, &entry.apply.ops, fault);
+            let problems = take_back(&spaces, &entry.apply, APPLY_LOG, fault)?;
             let bad = end_of_roll_back(&recovery.vault, entry.number, problems);
             recovery
                 .say("an application was interrupted: took it back, the real files are as they were", bad);
@@ -61,6 +65,41 @@ pub fn recover(roots: &[RootDirs], path: &Path, fault: &mut dyn Fault) -> Result
     Ok(Some(recovery))
 }
 
+/// Takes back what the log called `name` says, batch by batch. What is taken back is on the disk, and noted in the log,
+/// before the batch before it is touched: when this is interrupted, the next attempt does not look at names that an
+/// earlier operation has to do with again by now.
+fn take_back(spaces: &Spaces<'_>, log: &Log, name: &[u8], fault: &mut dyn Fault) -> Result<Vec<Error>> {
+    let failed = |e| Error::sys("write the intent log", e);
+    let mut writer = LogWriter::append(spaces.kept.as_fd(), name, log.end).map_err(failed)?;
+    let mut back = Backwards::new(spaces);
+    let (mut end, mut begun) = (log.ops.len(), Begun::UpTo);
+    if let Some((batch, spoiled)) = &log.back {
+        end = log.batches.iter().copied().find(|start| start > batch).unwrap_or(end);
+        let told = |at: &Place| Error::on_path("put back", at.path.as_bytes(), Errno::ESTALE);
+        back.problems.extend(spoiled.iter().map(told));
+        back.spoiled.extend(spoiled.iter().cloned());
+    }
+    while end > 0 {
+        let start = log.batches.iter().copied().rfind(|start| *start < end).unwrap_or(0);
+        if begun == Begun::All {
+            for root in spaces.roots {
+                objects::open(root.real.as_fd(), &RelPath::root(), libc::O_RDONLY | libc::O_DIRECTORY)
+                    .and_then(|fd| data::syncfs(fd.as_fd()))
+                    .map_err(|e| Error::on_path("sync", &root.path[..], e))?;
+            }
+            let noted = Entry::BackTo { batch: start, spoiled: back.spoiled.iter().cloned().collect() };
+            fault
+                .at("write the log")
+                .and_then(|()| writer.push(&noted))
+                .and_then(|()| writer.sync())
+                .map_err(failed)?;
+        }
+        back.take(&log.ops[start..end], begun, fault);
+        (end, begun) = (start, Begun::All);
+    }
+    Ok(back.problems)
+}
+
 fn end(spaces: &Spaces<'_>, name: &[u8], at: u64) -> Result<()> {
     let ended = LogWriter::append(spaces.kept.as_fd(), name, at)
         .and_then(|mut log| log.push(&Entry::Done).and_then(|()| log.sync()));
@@ -74,7 +113,7 @@ impl Recovery {
     }
 
     fn undo_back(&mut self, spaces: &Spaces<'_>, undo: &Log, fault: &mut dyn Fault) -> Result<()> {
-        let problems = take_back(spaces, &undo.ops, fault);
+        let problems = take_back(spaces, undo, UNDO_LOG, fault)?;
         let bad: Vec<String> = problems.into_iter().map(|p| p.message).collect();
         end_of_undo_back(spaces)?;
         self.say("an undo was interrupted: took it back, the real files are as they were before it", bad);

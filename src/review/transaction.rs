@@ -204,7 +204,7 @@ impl<'a, 'p> Txn<'a, 'p> {
         if let Some(attr) = self.look(&at)?
             && self.timed.insert((attr.dev, attr.ino))
         {
-            self.queue(Op::Times { at, id: Id::of(&attr), atime: attr.atime, mtime: attr.mtime }, None, None);
+            self.queue(Op::Times { at, atime: attr.atime, mtime: attr.mtime }, None, None);
         }
         Ok(())
     }
@@ -350,6 +350,7 @@ impl<'a, 'p> Txn<'a, 'p> {
             return Ok(());
         }
         let logged = self.fault.at("write the log").and_then(|()| {
+            self.log.push(&Entry::Batch)?;
             pending.iter().try_for_each(|p| self.log.push(&Entry::Op(p.op.clone())))?;
             self.log.sync()
         });
@@ -490,44 +491,74 @@ pub(crate) fn expect(now: &Attr, was: Option<&Attr>) -> Sys<()> {
     if same { Ok(()) } else { Err(Errno::ESTALE) }
 }
 
-/// Takes operations back, last first; each only as far as it was done. The errors name what could not be put back.
-pub(crate) fn take_back(spaces: &Spaces<'_>, ops: &[Op], fault: &mut dyn Fault) -> Vec<Error> {
-    let mut problems = Vec::new();
-    let mut spoiled: BTreeSet<&Place> = BTreeSet::new();
-    for op in ops.iter().rev() {
-        if let Op::Make { at, .. } = op
-            && spoiled.contains(at)
-        {
-            continue;
-        }
-        let (_, place) = described(op);
-        if let Err(e) = fault.at("take back").and_then(|()| inverse(spaces, op)) {
-            if let Op::Swap { other, .. } = op {
-                // It may hold the only copy of what was there.
-                spoiled.insert(other);
-            }
-            if let Op::Move { from, to, .. } = op {
-                spoiled.extend([from, to]);
-            }
-            problems.push(Error::on_path("put back", place.path.as_bytes(), e));
-        }
-    }
-    problems
+/// Which operations were begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// All of them.
+    All,
+    /// Those up to some point, as a log is written ahead; and an earlier, interrupted attempt took some back.
+    UpTo,
 }
 
-fn inverse(spaces: &Spaces<'_>, op: &Op) -> Sys<()> {
+/// Operations taken back, batch by batch.
+pub(crate) struct Backwards<'s, 'r> {
+    spaces: &'s Spaces<'r>,
+    /// What may be the only copy of something that could not be put back.
+    pub spoiled: BTreeSet<Place>,
+    /// What could not be put back.
+    pub problems: Vec<Error>,
+}
+
+impl<'s, 'r> Backwards<'s, 'r> {
+    pub fn new(spaces: &'s Spaces<'r>) -> Self {
+        Backwards { spaces, spoiled: BTreeSet::new(), problems: Vec::new() }
+    }
+
+    /// Takes operations back, last first; each only as far as it was done.
+    pub fn take(&mut self, ops: &[Op], begun: Begun, fault: &mut dyn Fault) {
+        // Whether an operation was found that was done: then all before it were.
+        let mut reached = begun == Begun::All;
+        for op in ops.iter().rev() {
+            if let Op::Make { at, .. } = op
+                && self.spoiled.contains(at)
+            {
+                continue;
+            }
+            let e = match fault.at("take back").and_then(|()| inverse(self.spaces, op)) {
+                Ok(was_done) => {
+                    reached |= was_done;
+                    continue;
+                }
+                Err(e) => e,
+            };
+            match op {
+                // One of a chain of renames that had not come to it: its object is not even where it was to start from.
+                Op::Move { .. } if e == Errno::ESTALE && !reached => continue,
+                Op::Move { from, to, .. } => self.spoiled.extend([from.clone(), to.clone()]),
+                // It may hold the only copy of what was there.
+                Op::Swap { other, .. } => self.spoiled.extend([other.clone()]),
+                _ => {}
+            }
+            let (_, place) = described(op);
+            self.problems.push(Error::on_path("put back", place.path.as_bytes(), e));
+        }
+    }
+}
+
+/// Takes one operation back. True when it is certain that it had been done.
+fn inverse(spaces: &Spaces<'_>, op: &Op) -> Sys<bool> {
     let id_at = |place: &Place| -> Sys<Option<Id>> { Ok(spaces.stat(place)?.map(|a| Id::of(&a))) };
     match op {
-        Op::Make { at, tree } => remove(spaces, at, *tree),
+        Op::Make { at, tree } => remove(spaces, at, *tree)?,
         Op::Mkdir { at } => {
             let (dir, name) = match spaces.parent(at) {
-                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(()),
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(false),
                 other => other?,
             };
             match file::rmdirat(dir.as_fd(), name) {
                 // Not made yet: nothing, or what is to be set aside first, is there.
-                Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(()),
-                Err(e) => Err(e),
+                Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(e) => return Err(e),
             }
         }
         Op::Rmdir { at, saved } => {
@@ -535,40 +566,44 @@ fn inverse(spaces: &Spaces<'_>, op: &Op) -> Sys<()> {
                 let (dir, name) = spaces.parent(at)?;
                 file::mkdirat(dir.as_fd(), name, 0o700)?;
             }
-            restore(spaces, at, saved)
+            restore(spaces, at, saved)?;
         }
         Op::Move { from, to, id } => {
             if id_at(to)? == Some(*id) {
-                spaces.rename_new(to, from)
-            } else if id_at(from)? == Some(*id) {
-                Ok(())
-            } else {
-                Err(Errno::ESTALE)
+                spaces.rename_new(to, from)?;
+                return Ok(true);
+            }
+            if id_at(from)? != Some(*id) {
+                return Err(Errno::ESTALE);
             }
         }
         Op::Swap { one, other, one_id, other_id } => match (id_at(one)?, id_at(other)?) {
-            (Some(a), Some(b)) if (a, b) == (*one_id, *other_id) => Ok(()),
+            // What was to come to `one` is still where it was made.
+            (_, Some(b)) if b == *other_id => {}
             (Some(a), Some(b)) if (a, b) == (*other_id, *one_id) => {
-                spaces.rename(one, other, libc::RENAME_EXCHANGE)
+                spaces.rename(one, other, libc::RENAME_EXCHANGE)?;
+                return Ok(true);
             }
-            _ => Err(Errno::ESTALE),
+            _ => return Err(Errno::ESTALE),
         },
-        Op::Attrs { at, saved } => restore(spaces, at, saved),
+        Op::Attrs { at, saved } => restore(spaces, at, saved)?,
         Op::Bytes { at, save, saved } => {
             let object = spaces.find(at)?.filter(|o| Id::of(&o.attr) == Id::of(&saved.attr));
             let object = object.ok_or(Errno::ESTALE)?;
             if object.attr.ctime != saved.attr.ctime {
                 copy::bytes_back(spaces, &object, save)?;
             }
-            restore(spaces, at, saved)
+            restore(spaces, at, saved)?;
         }
-        Op::Times { at, id, atime, mtime } => match spaces.find(at)? {
-            Some(object) if Id::of(&object.attr) == *id => attrs::set_both_times(&object, *atime, *mtime),
-            _ => Err(Errno::ESTALE),
+        // Another inode where the directory was removed and has just been made again.
+        Op::Times { at, atime, mtime } => match spaces.find(at)? {
+            Some(object) if object.attr.kind == Kind::Dir => attrs::set_both_times(&object, *atime, *mtime)?,
+            _ => return Err(Errno::ESTALE),
         },
         // What was copied is still there; the copy goes with the directory of the transaction.
-        Op::Copied { .. } | Op::Unswapped { .. } => Ok(()),
+        Op::Copied { .. } | Op::Unswapped { .. } => {}
     }
+    Ok(false)
 }
 
 /// Removes a temporary object that may not be there.

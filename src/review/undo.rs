@@ -8,11 +8,11 @@ use super::apply::Progress;
 use super::intent::{After, Entry, Log, LogWriter, Op, Place, Space, UNDO_LOG};
 use super::objects;
 use super::recover::{end_of_undo_back, remove_copied};
-use super::transaction::{Fault, Spaces, Txn, take_back};
-use super::vault::Vault;
+use super::transaction::{Backwards, Begun, Fault, Spaces, Txn};
+use super::vault::{Stage, Vault};
 use super::{attrs, copy};
 use crate::base::{Attr, Errno, Error, Kind, RelPath, Result, quote};
-use crate::sys::{data, file};
+use crate::sys::data;
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -64,8 +64,7 @@ pub fn undo(
 ) -> Result<Undone> {
     let Some(first) = roots.first() else { return Ok(Undone::Nothing) };
     let vault = Vault::take(&first.kept)?;
-    let newest = vault.entries()?.into_iter().rev().find(|e| e.apply.committed && e.undo.is_none());
-    let Some(entry) = newest else { return Ok(Undone::Nothing) };
+    let Some(entry) = newest(&vault)? else { return Ok(Undone::Nothing) };
     let spaces = Spaces { roots, kept: vault.open_dir(entry.number)? };
     let mut moved = moved_on(&spaces, &entry.apply)?;
     moved.retain(|m| !force.iter().any(|(root, path)| *root == m.root && m.path.starts_with(path)));
@@ -95,12 +94,27 @@ pub fn undo(
             Ok(Undone::Done { time, changes, kept, warnings })
         }
         Err(mut e) => {
-            let problems = take_back(&txn.spaces, &txn.done, &mut super::NoFault);
-            e.causes.extend(problems.into_iter().map(|p| p.message));
+            let mut back = Backwards::new(&txn.spaces);
+            back.take(&txn.done, Begun::All, &mut super::NoFault);
+            e.causes.extend(back.problems.into_iter().map(|p| p.message));
             end_of_undo_back(&txn.spaces)?;
             Err(e)
         }
     }
+}
+
+/// The newest application that is not undone.
+fn newest(vault: &Vault) -> Result<Option<super::vault::Entry>> {
+    for number in vault.numbers()?.into_iter().rev() {
+        if vault.progress(number)? == Stage::Undone {
+            continue;
+        }
+        let entry = vault.entry(number)?;
+        if entry.apply.committed && entry.undo.is_none() {
+            return Ok(Some(entry));
+        }
+    }
+    Ok(None)
 }
 
 /// Where the real trees are not what the application left.
@@ -218,7 +232,7 @@ fn invert(txn: &mut Txn<'_, '_>, op: &Op) -> Result<()> {
             };
             txn.attrs(at, Box::new(give))
         }
-        Op::Times { at, atime, mtime, .. } => {
+        Op::Times { at, atime, mtime } => {
             if txn.look(at)?.is_none() {
                 return Ok(());
             }
@@ -290,26 +304,4 @@ fn aside_of(txn: &mut Txn<'_, '_>, place: &Place) -> Result<Place> {
     let name = txn.temp_name();
     let parent = place.path.parent().unwrap_or_default();
     Ok(Place { space: place.space, path: parent.join(&name) })
-}
-
-/// Bytes that the vault of a session takes on disk, for its size.
-///
-/// # Errors
-/// When it cannot be walked.
-pub fn kept_bytes(roots: &[RootDirs]) -> Result<u64> {
-    let Some(first) = roots.first() else { return Ok(0) };
-    use std::os::unix::ffi::OsStrExt;
-    let path = first.kept.as_os_str().as_bytes();
-    let top = match file::open_path(path, libc::O_PATH | libc::O_DIRECTORY) {
-        Ok(top) => top,
-        Err(Errno::ENOENT) => return Ok(0),
-        Err(e) => return Err(Error::on_path("look at", path, e)),
-    };
-    let mut bytes = 0;
-    objects::walk(top.as_fd(), &RelPath::root(), &mut |_, attr| {
-        bytes += attr.blocks * 512;
-        Ok(())
-    })
-    .map_err(|e| Error::on_path("look at", path, e))?;
-    Ok(bytes)
 }

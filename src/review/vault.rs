@@ -4,7 +4,7 @@
 //! a crash left.
 
 use super::copy;
-use super::intent::{APPLY_LOG, Log, UNDO_LOG, read};
+use super::intent::{APPLY_LOG, Log, UNDO_LOG, is_done, read};
 use crate::base::{Error, ErrorKind, RelPath, Result, Sys};
 use crate::sys::{data, dir, file};
 use nix::fcntl::{Flock, FlockArg};
@@ -23,7 +23,8 @@ const GONE: &str = "gone";
 pub(crate) struct Vault {
     path: PathBuf,
     fd: OwnedFd,
-    _lock: Flock<File>,
+    /// None when it is only looked at.
+    lock: Option<Flock<File>>,
 }
 
 /// One application in it.
@@ -31,6 +32,17 @@ pub(crate) struct Entry {
     pub number: u32,
     pub apply: Log,
     pub undo: Option<Log>,
+}
+
+/// How far an application is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// A crash left it, or somebody is at work.
+    Unfinished,
+    /// It can be undone.
+    Applied,
+    /// It was undone.
+    Undone,
 }
 
 fn name_of(number: u32) -> String {
@@ -44,7 +56,6 @@ impl Vault {
     /// # Errors
     /// When it cannot be made or opened.
     pub fn open(path: &Path, create: bool) -> Result<Option<Vault>> {
-        let failed = |e| Error::on_path("use", path.as_os_str().as_bytes(), e);
         if create {
             std::fs::DirBuilder::new()
                 .mode(0o700)
@@ -52,19 +63,27 @@ impl Vault {
                 .create(path)
                 .map_err(|e| Error::on_path("make the directory", path.as_os_str().as_bytes(), e))?;
         }
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-        let fd = match file::open_path(path.as_os_str().as_bytes(), flags) {
-            Ok(fd) => fd,
-            Err(crate::base::Errno::ENOENT) => return Ok(None),
-            Err(e) => return Err(failed(e)),
-        };
+        let Some(looked) = Vault::look(path)? else { return Ok(None) };
         let lock =
             OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path.join("lock"));
         let lock = lock.map_err(|e| Error::on_path("use", path.as_os_str().as_bytes(), e))?;
         match Flock::lock(lock, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(Vault { path: path.to_owned(), fd, _lock: lock })),
+            Ok(lock) => Ok(Some(Vault { lock: Some(lock), ..looked })),
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
             Err((_, e)) => Err(Error::on_path("lock", path.as_os_str().as_bytes(), e)),
+        }
+    }
+
+    /// The vault at `path`, only to be looked at: somebody may be at work in it. `None` when there is none.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn look(path: &Path) -> Result<Option<Vault>> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+        match file::open_path(path.as_os_str().as_bytes(), flags) {
+            Ok(fd) => Ok(Some(Vault { path: path.to_owned(), fd, lock: None })),
+            Err(crate::base::Errno::ENOENT) => Ok(None),
+            Err(e) => Err(Error::on_path("use", path.as_os_str().as_bytes(), e)),
         }
     }
 
@@ -79,14 +98,14 @@ impl Vault {
         })
     }
 
-    /// The applications, oldest first.
+    /// The numbers of the applications, oldest first.
     ///
     /// # Errors
-    /// When one cannot be read.
-    pub fn entries(&self) -> Result<Vec<Entry>> {
+    /// When the vault cannot be listed.
+    pub fn numbers(&self) -> Result<Vec<u32>> {
         let failed = |e| Error::on_path("read", self.path.as_os_str().as_bytes(), e);
         let names = dir::entries(self.fd.as_fd()).map_err(failed)?;
-        for gone in names.iter().filter(|e| e.name.ends_with(GONE.as_bytes())) {
+        for gone in names.iter().filter(|e| self.lock.is_some() && e.name.ends_with(GONE.as_bytes())) {
             RelPath::new(&gone.name)
                 .and_then(|name| copy::remove_all(self.fd.as_fd(), &name))
                 .map_err(failed)?;
@@ -94,14 +113,36 @@ impl Vault {
         let number = |name: &[u8]| std::str::from_utf8(name).ok().and_then(|n| n.parse::<u32>().ok());
         let mut numbers: Vec<u32> = names.iter().filter_map(|e| number(&e.name)).collect();
         numbers.sort_unstable();
-        let mut all = Vec::new();
-        for number in numbers {
-            let fd = self.open_dir(number)?;
-            let apply = read(fd.as_fd(), APPLY_LOG).map_err(failed)?.unwrap_or_default();
-            let undo = read(fd.as_fd(), UNDO_LOG).map_err(failed)?;
-            all.push(Entry { number, apply, undo });
+        Ok(numbers)
+    }
+
+    /// One application.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn entry(&self, number: u32) -> Result<Entry> {
+        let failed = |e| Error::on_path("read", self.dir(number).as_os_str().as_bytes(), e);
+        let fd = self.open_dir(number)?;
+        let apply = read(fd.as_fd(), APPLY_LOG).map_err(failed)?.unwrap_or_default();
+        let undo = read(fd.as_fd(), UNDO_LOG).map_err(failed)?;
+        Ok(Entry { number, apply, undo })
+    }
+
+    /// What its logs say without being read: whether anything is left to do about it.
+    ///
+    /// # Errors
+    /// When they cannot be opened.
+    pub fn progress(&self, number: u32) -> Result<Stage> {
+        let failed = |e| Error::on_path("read", self.dir(number).as_os_str().as_bytes(), e);
+        let fd = self.open_dir(number)?;
+        if is_done(fd.as_fd(), APPLY_LOG).map_err(failed)? != Some(true) {
+            return Ok(Stage::Unfinished);
         }
-        Ok(all)
+        Ok(match is_done(fd.as_fd(), UNDO_LOG).map_err(failed)? {
+            None => Stage::Applied,
+            Some(true) => Stage::Undone,
+            Some(false) => Stage::Unfinished,
+        })
     }
 
     /// Makes the directory of a new application.

@@ -22,7 +22,7 @@ use super::store::{self, Session, Store, cwd, make_dir, now, open_dir};
 use super::{names, remove_tree, roots};
 use crate::base::{Errno, Error, Result, quote};
 use crate::layer::{self, WhiteoutForm};
-use crate::sys::{data, file};
+use crate::sys::{data, dir, file};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, Write};
@@ -484,7 +484,8 @@ impl Store {
         let temp = format!(".restore-{}", names::random_hex::<8>()?);
         let dir = self.sessions().join(&temp);
         make_dir(&dir)?;
-        let filled = self.fill(&dir, from, seal, own || want.setuid, want.check, want.progress);
+        let trust = Trust { own, setuid: own || want.setuid };
+        let filled = self.fill(&dir, from, seal, trust, want.check, want.progress);
         let placed = filled.and_then(|(header, meta, said, lock)| {
             let name = want.name.clone().unwrap_or_else(|| header.name.clone());
             names::check(name.as_bytes())?;
@@ -521,14 +522,14 @@ impl Store {
         dir: &Path,
         from: Box<dyn ReadSeek>,
         seal: Seal,
-        setuid: bool,
+        trust: Trust,
         check: &mut dyn FnMut(&Header) -> Result<()>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(Header, Meta, Vec<String>, Lock)> {
         let lock = Lock::take(&dir.join("lock"), "that is restored", Role::Command)?;
         let top = open_dir(dir)?;
         let here = layer::probe(top.as_fd()).map_err(|e| Error::sys("use the state directory", e))?;
-        let terms = Terms { setuid, whiteout: here.whiteout };
+        let terms = Terms { setuid: trust.setuid, whiteout: here.whiteout };
         let mut total = 0;
         let mut check = |header: &Header| {
             total = header.content;
@@ -557,7 +558,10 @@ impl Store {
         if !good || inner.get_ref().seal() != Some(seal) {
             return Err(Error::failure(ended));
         }
-        let (meta, said) = self.finish(dir, &header, here, &unpacked)?;
+        let (meta, mut said) = self.finish(dir, &header, here, &unpacked)?;
+        if !trust.own && forget_applied(&top)? {
+            said.push("what it had applied cannot be undone here: the log of that is only trusted where it was written".into());
+        }
         data::syncfs(top.as_fd()).map_err(|e| Error::sys("write the session", e))?;
         Ok((header, meta, said, lock))
     }
@@ -622,6 +626,28 @@ impl Store {
         }
         Ok((meta, said))
     }
+}
+
+/// How far an archive is trusted.
+#[derive(Clone, Copy)]
+struct Trust {
+    /// This store wrote it, as its checksum says.
+    own: bool,
+    /// Set-uid and set-gid files are taken.
+    setuid: bool,
+}
+
+/// Removes the log of what was applied and what that replaced: whoever could write it could have the next command do
+/// to the real tree what the log calls taking back. Says whether there was an application.
+fn forget_applied(session: &std::os::fd::OwnedFd) -> Result<bool> {
+    let told = |e: Errno| Error::on_path("remove", &b"apply"[..], e);
+    let had = match file::openat(session.as_fd(), b"apply", libc::O_RDONLY | libc::O_DIRECTORY, 0) {
+        Ok(dir) => dir::entries(dir.as_fd()).map_err(told)?.iter().any(|e| &*e.name != b"lock"),
+        Err(Errno::ENOENT) => return Ok(false),
+        Err(e) => return Err(told(e)),
+    };
+    remove_tree(session.as_fd(), b"apply").map_err(told)?;
+    Ok(had)
 }
 
 /// Whether a path is absolute and has neither `.`, `..` nor empty parts.

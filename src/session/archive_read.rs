@@ -234,9 +234,7 @@ fn in_tree(path: &RelPath) -> bool {
     let parts: Vec<&[u8]> = path.components().take(5).collect();
     matches!(
         parts[..],
-        [b"roots", _, b"upper", _, ..]
-            | [b"roots", _, b"work", b"index", _]
-            | [b"layers" | b"backups", _, ..]
+        [b"roots", _, b"upper", _, ..] | [b"roots", _, b"work", b"index", _] | [b"layers" | b"apply", _, ..]
     )
 }
 
@@ -314,7 +312,7 @@ impl Unpacker<'_> {
         }
         if !in_tree(&m.path) {
             let wanted = match m.path.components().collect::<Vec<_>>()[..] {
-                [b"roots" | b"journal" | b"layers" | b"backups"]
+                [b"roots" | b"journal" | b"layers" | b"apply"]
                 | [b"roots", _]
                 | [b"roots", _, b"upper" | b"work"]
                 | [b"roots", _, b"work", b"index"] => Some(Kind::Dir),

@@ -20,8 +20,17 @@ pub(super) const PIECES_MAX: usize = 200_000;
 
 /// What of a session's directory is not the session: who has it, where it is mounted, what is left of a write.
 pub(super) fn is_passing(path: &[u8]) -> bool {
-    if [&b"lock"[..], b"mnt", b"control.sock", b"archived.json", b"meta.json.new", b"server.log"]
-        .contains(&path)
+    if [
+        &b"lock"[..],
+        b"mnt",
+        b"control.sock",
+        b"archived.json",
+        b"meta.json.new",
+        b"server.log",
+        b"reviewed",
+        b"reviewed.new",
+    ]
+    .contains(&path)
     {
         return true;
     }

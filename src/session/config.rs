@@ -21,6 +21,10 @@
 //!
 //! [network]
 //! forbid = false                # refuse --net
+//!
+//! [undo]                        # what `gc` leaves of the originals that applying replaced, in each session
+//! keep = 10                     # of the newest so many applications
+//! days = 30                     # and not older
 //! ```
 
 use crate::base::{Error, ErrorKind, Result, quote};
@@ -160,6 +164,16 @@ pub struct NetworkConfig {
     pub forbid: bool,
 }
 
+/// How long what applying replaced is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UndoConfig {
+    /// Of so many applications of a session.
+    pub keep: Option<usize>,
+    /// For so many days.
+    pub days: Option<u32>,
+}
+
 /// A configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -174,6 +188,8 @@ pub struct Config {
     pub env: EnvConfig,
     /// See [`NetworkConfig`].
     pub network: NetworkConfig,
+    /// See [`UndoConfig`].
+    pub undo: UndoConfig,
     /// Rules of the review, which reads them itself.
     risk: Option<Ignored>,
     /// As `risk`.
@@ -212,8 +228,11 @@ impl Config {
 
     /// Takes over what is tighter in a project's file at `path`; what would loosen is refused.
     fn tighten(&mut self, project: Config, path: &Path) -> Result<()> {
-        let loosens =
-            [(!project.policy.show.is_empty(), "policy.show"), (!project.env.keep.is_empty(), "env.keep")];
+        let loosens = [
+            (!project.policy.show.is_empty(), "policy.show"),
+            (!project.env.keep.is_empty(), "env.keep"),
+            (project.undo != UndoConfig::default(), "undo"),
+        ];
         if let Some((_, what)) = loosens.iter().find(|(does, _)| *does) {
             return Err(Error::usage(format!(
                 "{} may not set {what}: a project can only tighten what you allow",

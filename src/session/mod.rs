@@ -27,7 +27,7 @@ mod usage;
 pub use archive::{Archived, Encryption, Header as ArchiveHeader, Key, Restore, Restored, Suspend};
 pub use archive_lower::{LowerId, LowerMatch, Sample};
 pub use config::{
-    Config, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size,
+    Config, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size, UndoConfig,
 };
 pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Place, Seen};
 pub use empty::empty_session;

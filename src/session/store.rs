@@ -370,6 +370,11 @@ impl Session {
         self.dir.join("apply")
     }
 
+    /// Which changes a person marked as reviewed.
+    pub fn reviewed_path(&self) -> PathBuf {
+        self.dir.join("reviewed")
+    }
+
     /// Where `run` mounts.
     pub fn mountpoint_dir(&self) -> PathBuf {
         self.dir.join("mnt")

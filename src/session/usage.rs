@@ -20,8 +20,8 @@ pub struct Usage {
     pub journal: u64,
     /// What small files held before.
     pub bases: u64,
-    /// What an undo needs.
-    pub backups: u64,
+    /// What applying replaced, kept for an undo.
+    pub originals: u64,
     /// Its archive.
     pub archive: u64,
     /// The rest: directories, `meta.json`, logs.
@@ -31,7 +31,7 @@ pub struct Usage {
 impl Usage {
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.upper + self.layers + self.journal + self.bases + self.backups + self.archive + self.other
+        self.upper + self.layers + self.journal + self.bases + self.originals + self.archive + self.other
     }
 
     /// Adds what another one has.
@@ -40,7 +40,7 @@ impl Usage {
         self.layers += o.layers;
         self.journal += o.journal;
         self.bases += o.bases;
-        self.backups += o.backups;
+        self.originals += o.originals;
         self.archive += o.archive;
         self.other += o.other;
     }
@@ -51,7 +51,7 @@ impl Usage {
             [b"layers", ..] => &mut self.layers,
             [b"journal", b"base.pack"] => &mut self.bases,
             [b"journal", ..] => &mut self.journal,
-            [b"backups", ..] => &mut self.backups,
+            [b"apply", ..] => &mut self.originals,
             _ => &mut self.other,
         }
     }

@@ -129,8 +129,7 @@ mod planned {
     }
 }
 
-#[cfg(debug_assertions)]
-#[cfg(test)]
+#[cfg(all(test, debug_assertions))]
 mod tests {
     use super::*;
     use crate::base::Errno;

@@ -5,12 +5,12 @@
 //! the node's own `copying`, so nothing else waits for it.
 
 use super::fds::Slot;
-use super::lookup::{At, index_name, write_adj};
+use super::lookup::{At, write_adj};
 use super::node::{Link, Node};
 use super::partial::Partial;
 use super::{Union, Writable};
 use crate::base::{Attr, BaseId, Errno, Kind, RelPath, SetTime, Sys};
-use crate::layer::{self, Origin};
+use crate::layer::{self, Origin, index_name};
 use crate::sys::{data, file, xattr};
 use parking_lot::Mutex;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -252,7 +252,13 @@ impl Union {
             let flags = libc::RENAME_NOREPLACE;
             file::renameat(root.work.as_fd(), temp, dir.as_fd(), link.name.as_bytes(), flags)
         })?;
-        file::utimens_at(dir.as_fd(), b"", Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)))
+        // The object is there now: what goes wrong from here on is not the caller's.
+        let (atime, mtime) = (Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)));
+        let put_back = || file::utimens_at(dir.as_fd(), b"", atime, mtime);
+        if let Err(e) = put_back().or_else(|_| put_back()) {
+            tracing::warn!("the times of a directory could not be put back after a copy-up: {e}");
+        }
+        Ok(())
     }
 
     /// Makes sure that a directory exists in the upper, and those above it. Needs the tree lock; no `ops` lock may be

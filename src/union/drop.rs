@@ -1,13 +1,13 @@
 //! A change leaves the session while it is in use: it was applied to the real tree, or discarded.
 
 use super::copy_up::{forced, mark_at, open_forced};
-use super::lookup::{Seen, index_name, open_deep};
+use super::lookup::{Seen, open_deep};
 use super::node::{LowerDir, Node};
 use super::record::Note;
 use super::{Caller, Root, Union};
 use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::Op;
-use crate::layer::{self, Found, LayerKind};
+use crate::layer::{self, Found, LayerKind, index_name};
 use crate::sys::{dir as sysdir, file, xattr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

@@ -4,8 +4,8 @@ use super::copy_up::{forced, mark_at, marks_of};
 use super::fds::Slot;
 use super::node::{Dir, Ident, Link, LowerDir, Node, NodeId, Place};
 use super::{Entry, Root, TOP, Union, Writable, top_attr};
-use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
-use crate::layer::{self, Found, LayerKind, Origin, WhiteoutForm};
+use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys};
+use crate::layer::{self, Found, LayerKind, Origin, WhiteoutForm, index_name};
 use crate::sys::{file, xattr};
 use smallvec::smallvec;
 use std::os::fd::{AsFd, OwnedFd};
@@ -610,11 +610,6 @@ impl Merge<'_> {
         }
         Ok(())
     }
-}
-
-/// The name in the index directory for a lower object: its inode number, and its birth time against reuse.
-pub(crate) fn index_name(ino: u64, btime: Time) -> Vec<u8> {
-    format!("{ino:x}-{:x}.{:x}", btime.sec, btime.nsec).into_bytes()
 }
 
 const X_NLINK: &[u8] = b"user.overlay.sbx.nlink";

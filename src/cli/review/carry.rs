@@ -117,7 +117,7 @@ pub(super) fn carry_out(opened: &mut Opened, set: &[Settled], choice: Choice) ->
     let mut said = Vec::new();
     if !parts.is_empty() {
         let count = parts.len();
-        let (report, moved) = apply_parts(&opened.roots, parts, &mut |_| {})?;
+        let (report, moved) = apply_parts(&opened.roots, parts, &mut |_| {}, &mut review::NoFault)?;
         note(opened, &moved)?;
         said.extend(report.warnings.iter().map(|w| format!("warning: {w}")));
         said.push(match count {

@@ -5,9 +5,11 @@ use super::state::{Focus, Over, State};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// What is left for the caller to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
+    /// Note that these changes, by index, are marked as reviewed, or no longer.
+    Mark(Vec<usize>, bool),
     Quit,
     /// Ask whether to apply what is chosen.
     Ask,
@@ -81,19 +83,20 @@ fn plain(state: &mut State, code: KeyCode) -> Action {
             };
         }
         code => match state.focus {
-            Focus::Tree => in_tree(state, code),
-            Focus::Diff => in_diff(state, code),
+            Focus::Tree => return in_tree(state, code),
+            Focus::Diff => return in_diff(state, code),
         },
     }
     Action::Nothing
 }
 
-fn in_tree(state: &mut State, code: KeyCode) {
+fn in_tree(state: &mut State, code: KeyCode) -> Action {
     match code {
         KeyCode::Char(' ') => state.toggle_row(),
         KeyCode::Char('r') => {
-            state.toggle_reviewed();
+            let (members, marked) = state.toggle_reviewed();
             state.move_by(1);
+            return Action::Mark(members, marked);
         }
         KeyCode::Enter | KeyCode::Right | KeyCode::Char('l') => match state.current() {
             Some(_) if !state.is_dir() => state.focus = Focus::Diff,
@@ -102,9 +105,10 @@ fn in_tree(state: &mut State, code: KeyCode) {
         KeyCode::Left | KeyCode::Char('h') => state.close_parent(),
         _ => {}
     }
+    Action::Nothing
 }
 
-fn in_diff(state: &mut State, code: KeyCode) {
+fn in_diff(state: &mut State, code: KeyCode) -> Action {
     match code {
         KeyCode::Char(' ') => state.toggle_lines(false),
         KeyCode::Char('x') => state.toggle_lines(true),
@@ -116,7 +120,11 @@ fn in_diff(state: &mut State, code: KeyCode) {
             state.anchor = None;
             state.focus = Focus::Tree;
         }
-        KeyCode::Char('r') => state.toggle_reviewed(),
+        KeyCode::Char('r') => {
+            let (members, marked) = state.toggle_reviewed();
+            return Action::Mark(members, marked);
+        }
         _ => {}
     }
+    Action::Nothing
 }

@@ -11,8 +11,8 @@ use super::output::{self, wants_color};
 use super::risk::{Noise, Reviewed};
 use super::{Which, paths};
 use crate::base::{Error, ErrorKind, Result, quote};
-use crate::review::Settled;
 use crate::review::select;
+use crate::review::{Marks, Settled};
 use carry::{Choice, Outcome};
 use clap::Args;
 use crossterm::event::{self, Event, KeyEventKind};
@@ -55,7 +55,7 @@ pub(super) fn run(args: ReviewArgs) -> Result<u8> {
         return Err(Error::usage("a review needs a terminal")
             .hint("see: sbx-fuse diff; apply single hunks with: sbx-fuse review --hunk PATH:N"));
     }
-    let mut state = load(&opened, &args)?;
+    let (mut state, mut marks) = load(&opened, &args)?;
     if state.set.is_empty() {
         output::note(&format!("session {} has no changes", opened.session.name));
         return Ok(0);
@@ -73,6 +73,11 @@ pub(super) fn run(args: ReviewArgs) -> Result<u8> {
         }
         match keys::press(&mut state, key) {
             Action::Nothing => {}
+            Action::Mark(members, marked) => {
+                if let Err(e) = marks.set(members.iter().map(|&i| &state.set[i]), marked) {
+                    state.over = Over::Message(lines_of(&e.to_string()));
+                }
+            }
             Action::Quit => return Ok(0),
             Action::Ask => {
                 state.over = match choice(&opened, &state).and_then(|c| carry::question(&state.set, &c)) {
@@ -85,12 +90,12 @@ pub(super) fn run(args: ReviewArgs) -> Result<u8> {
                 let done = choice(&opened, &state).and_then(|c| carry::carry_out(&mut opened, &state.set, c));
                 let told = match done {
                     Ok(Outcome::Done(sentences)) => {
-                        state = again(&mut opened, &args, state)?;
+                        (state, marks) = again(&mut opened, &args)?;
                         sentences
                     }
                     Ok(Outcome::Conflicts(sentences)) => sentences,
                     Err(e) => {
-                        state = again(&mut opened, &args, state)?;
+                        (state, marks) = again(&mut opened, &args)?;
                         lines_of(&e.to_string())
                     }
                 };
@@ -104,8 +109,9 @@ fn lines_of(text: &str) -> Vec<String> {
     text.lines().map(|l| crate::review::show_controls(l.as_bytes())).collect()
 }
 
-fn load(opened: &Opened, args: &ReviewArgs) -> Result<State> {
+fn load(opened: &Opened, args: &ReviewArgs) -> Result<(State, Marks)> {
     let set = opened.settled()?;
+    let marks = Marks::open(&opened.session.reviewed_path(), &set)?;
     let selection = match paths::select(&opened.session, &args.paths, &set) {
         // After an application there may be nothing left at the path.
         Err(_) if !args.paths.is_empty() && set.is_empty() => crate::review::Selection::All,
@@ -120,20 +126,15 @@ fn load(opened: &Opened, args: &ReviewArgs) -> Result<State> {
         None if s.change.path.is_root() => b".".to_vec(),
         None => s.change.path.as_bytes().to_vec(),
     };
-    Ok(State::new(reviewed.set, reviewed.classes, Box::new(names)))
+    let mut state = State::new(reviewed.set, reviewed.classes, Box::new(names));
+    state.reviewed = state.set.iter().map(|s| marks.has(s)).collect();
+    Ok((state, marks))
 }
 
-/// The review of what is left; marks of what did not change meanwhile stay.
-fn again(opened: &mut Opened, args: &ReviewArgs, old: State) -> Result<State> {
+/// The review of what is left.
+fn again(opened: &mut Opened, args: &ReviewArgs) -> Result<(State, Marks)> {
     opened.refold()?;
-    let mut new = load(opened, args)?;
-    let key = |s: &Settled| (s.change.root, s.change.path.clone(), s.upper.map(|a| (a.ino, a.mtime, a.size)));
-    let marks: std::collections::BTreeSet<_> =
-        old.set.iter().zip(&old.reviewed).filter(|(_, r)| **r).map(|(s, _)| key(s)).collect();
-    for (i, s) in new.set.iter().enumerate() {
-        new.reviewed[i] = marks.contains(&key(s));
-    }
-    Ok(new)
+    load(opened, args)
 }
 
 /// Reads the diff of the change under the cursor, if it is not the one that is shown.

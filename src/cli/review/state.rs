@@ -352,14 +352,15 @@ impl State {
         }
     }
 
-    /// Marks what the row stands for as reviewed, or no longer.
-    pub(super) fn toggle_reviewed(&mut self) {
-        let Some(row) = self.rows.get(self.at) else { return };
+    /// Marks what the row stands for as reviewed, or no longer; which changes that are, and whether they are marked now.
+    pub(super) fn toggle_reviewed(&mut self) -> (Vec<usize>, bool) {
+        let Some(row) = self.rows.get(self.at) else { return (Vec::new(), false) };
         let members = self.members(row).to_vec();
         let all = members.iter().all(|&i| self.reviewed[i]);
-        for i in members {
+        for &i in &members {
             self.reviewed[i] = !all;
         }
+        (members, !all)
     }
 
     /// Chooses lines of the diff: a range when one was begun, else the hunk under the cursor, or with `one` its line.
