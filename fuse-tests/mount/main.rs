@@ -14,6 +14,7 @@ mod live;
 mod locks;
 mod lookup;
 mod mapping;
+mod partial;
 mod read_write;
 mod readdir;
 mod remove;
@@ -62,6 +63,7 @@ fn all() -> Vec<harness::Case> {
         live::cases,
         locks::cases,
         lookup::cases,
+        partial::cases,
         read_write::cases,
         readdir::cases,
         remove::cases,
