@@ -7,8 +7,17 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// Who the person is when the tests run as root; an account of that id need not exist.
-const ID: u32 = 12345;
+/// Who the person is when the tests run as root: an account that exists, since fusermount3 asks for its name.
+fn person() -> u32 {
+    static ID: OnceLock<u32> = OnceLock::new();
+    *ID.get_or_init(|| {
+        let user = nix::unistd::User::from_name(USER).expect("the account database can be read");
+        user.unwrap_or_else(|| panic!("there is no account {USER}; scripts/test makes it")).uid.as_raw()
+    })
+}
+
+/// The account that tests run as when they are started by root.
+const USER: &str = "sbxtest";
 
 /// The program, where that person can read it.
 pub fn program() -> &'static Path {
@@ -81,7 +90,7 @@ impl World {
 
     fn give(&self, path: &Path) {
         if is_root() {
-            chown(path, Some(ID), Some(ID)).expect("chown");
+            chown(path, Some(person()), Some(person())).expect("chown");
         }
     }
 
@@ -126,7 +135,8 @@ impl World {
     pub fn command(&self, program: &Path, args: &[&str]) -> Command {
         let mut command = if is_root() {
             let mut command = Command::new("/usr/bin/setpriv");
-            command.args([&format!("--reuid={ID}"), &format!("--regid={ID}"), "--clear-groups", "--"]);
+            let id = person();
+            command.args([&format!("--reuid={id}"), &format!("--regid={id}"), "--clear-groups", "--"]);
             command.arg(program);
             command
         } else {

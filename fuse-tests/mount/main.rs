@@ -15,6 +15,7 @@ mod locks;
 mod lookup;
 mod mapping;
 mod partial;
+mod policy;
 mod read_write;
 mod readdir;
 mod remove;
@@ -64,6 +65,7 @@ fn all() -> Vec<harness::Case> {
         locks::cases,
         lookup::cases,
         partial::cases,
+        policy::cases,
         read_write::cases,
         readdir::cases,
         remove::cases,

@@ -20,8 +20,129 @@ pub fn secrets_are_hidden_by_default() {
     assert_eq!(out, ".aws\nsecret\n");
     // What was given is kept with the session.
     assert_ne!(w.run(&["exec", "s", "--", "cat", "private/key"]).0, 0);
-    assert!(w.fails(125, &["run", "--hide", "nosuch", "true"]).contains("cannot be hidden"));
     assert!(!w.at("home/.gnupg").exists(), "something was made on the host");
+}
+
+pub fn rules_hold_in_roots_through_the_binary() {
+    let w = World::new();
+    w.write("home/project/.env", "secret\n");
+    w.write("home/project/dir/.env", "secret\n");
+    w.write("home/project/vendor", "v\n");
+    let script = "ls -A . dir; cat dir/.env; echo x > .env; echo y >> vendor; cat a.txt; ls -ld a.txt; cat vendor; echo z > later";
+    let args = [
+        "run",
+        "-s",
+        "s",
+        "--hide",
+        "**/.env",
+        "--hide",
+        "later",
+        "--deny",
+        "a.txt",
+        "--read-only",
+        "vendor",
+    ];
+    let (code, out, err) = w.run(&[args.as_slice(), &["--", "sh", "-c", script]].concat());
+    assert_eq!(out, ".:\na.txt\ndir\nvendor\n\ndir:\nb.txt\nv\n");
+    for refused in ["dir/.env: No such file", "create .env: Permission", "create vendor: Permission"] {
+        assert!(err.contains(refused), "{refused}: {err}");
+    }
+    assert!(err.contains("a.txt: Permission denied") && code != 0, "{code} {err}");
+    assert!(err.contains("create later: Permission"), "{err}");
+    // Kept with the session, and told as they are.
+    assert!(
+        w.run(&["exec", "s", "--", "sh", "-c", "cat vendor; echo x > vendor"])
+            .2
+            .contains("Permission denied")
+    );
+    assert!(!w.run(&["status", "-s", "s"]).1.contains(".env"));
+    let err = w.fails(125, &["run", "--hide", "x[", "true"]);
+    assert!(err.contains("no pattern"), "{err}");
+    let err = w.fails(125, &["run", "--hide", ".", "true"]);
+    assert!(err.contains("is a root"), "{err}");
+    let err = w.fails(125, &["run", "--show", "nothing", "true"]);
+    assert!(err.contains("nothing is hidden at") && err.contains("hint:"), "{err}");
+}
+
+pub fn rules_hold_outside_of_roots() {
+    // Not beneath /tmp, which the sandbox has of its own.
+    let w = World::visible();
+    for dir in [".ssh", ".config/gh", ".config/git", "notes", "closed"] {
+        std::fs::create_dir_all(w.at("home").join(dir)).unwrap();
+        w.write(&format!("home/{dir}/key"), "content\n");
+    }
+    w.write("home/shut.txt", "secret\n");
+    w.write("home/plain.txt", "plain\n");
+    std::os::unix::fs::symlink("plain.txt", w.at("home/link")).unwrap();
+    let before = tree(&w.at("home"));
+    let script = "cd ~; ls -A . .config; cat plain.txt link notes/key .config/git/key; cat .ssh/key; cat shut.txt; \
+                  ls closed; cat closed/key; touch made; touch closed/made; echo >> shut.txt; rm -rf .config/git; true";
+    let args = ["run", "-s", "s", "--deny", "../closed", "--deny", "~/shut.txt", "--hide", "~/not*"];
+    let (code, out, err) = w.run(&[args.as_slice(), &["--", "sh", "-c", script]].concat());
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(
+        out,
+        ".:\n.config\n.local\nclosed\nlink\nplain.txt\nproject\nshut.txt\n\n.config:\ngit\nplain\nplain\ncontent\n"
+    );
+    for refused in [
+        ".ssh/key: No such file",
+        "notes/key: No such file",
+        "shut.txt: Permission",
+        "'closed': Permission",
+        "'made': Read-only",
+    ] {
+        assert!(err.contains(refused), "{refused}: {err}");
+    }
+    assert_eq!(tree(&w.at("home")), before, "something was made on the host");
+    // What appears while the command runs is as hidden, and a guest sees the same.
+    let mut child = w.start(&[
+        "exec",
+        "s",
+        "--",
+        "sh",
+        "-c",
+        "touch dir/up; until [ -e dir/on ]; do sleep 0.05; done; cat ~/.netrc ~/.aws/key",
+    ]);
+    crate::world::until("the command runs", || w.upper("s").join("dir/up").symlink_metadata().is_ok());
+    w.write("home/.netrc", "secret\n");
+    std::fs::create_dir(w.at("home/.aws")).unwrap();
+    w.write("home/.aws/key", "secret\n");
+    assert_eq!(w.run(&["exec", "s", "--", "sh", "-c", "cat ~/.netrc ~/.aws/key; touch dir/on"]).1, "");
+    let mut out = String::new();
+    std::io::Read::read_to_string(child.stdout.as_mut().unwrap(), &mut out).unwrap();
+    child.wait().unwrap();
+    assert_eq!(out, "");
+    // For any depth outside of the roots it cannot be held, and so does not run.
+    let err = w.fails(125, &["run", "--hide", "~/**/key", "true"]);
+    assert!(err.contains("outside of the roots") && err.contains("--root"), "{err}");
+}
+
+/// All names beneath a directory but our own, sorted.
+fn tree(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut all: Vec<_> = walkdir::WalkDir::new(dir)
+        .into_iter()
+        .map(|e| e.unwrap().into_path())
+        .filter(|p| !p.starts_with(dir.join(".local")))
+        .collect();
+    all.sort();
+    all
+}
+
+pub fn a_projects_file_tightens_only() {
+    let w = World::new();
+    w.write("home/project/.sbx-fuse.toml", "[policy]\nhide = ['**/.env']\n[network]\nforbid = true\n");
+    w.write("home/project/dir/.env", "secret\n");
+    assert_eq!(w.ok(&["run", "--rm", "--", "ls", "-A", "dir"]), "b.txt\n");
+    assert!(w.fails(125, &["run", "--rm", "--net", "true"]).contains("network.forbid"));
+    w.write("home/project/.sbx-fuse.toml", "[env]\nclear = true\n\n[policy]\nshow = ['~/.ssh']\n");
+    let err = w.fails(125, &["run", "--rm", "true"]);
+    assert!(
+        err.contains("line 5: a project may not set policy.show") && err.contains("config.toml"),
+        "{err}"
+    );
+    w.write("home/project/.sbx-fuse.toml", "[policy]\nhide = [\n 'a',\n 'b[']\n");
+    let err = w.fails(125, &["run", "--rm", "true"]);
+    assert!(err.contains("line 4: 'b['"), "{err}");
 }
 
 pub fn secrets_of_the_environment_are_dropped() {

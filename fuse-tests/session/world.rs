@@ -13,7 +13,16 @@ pub struct World {
 
 impl World {
     pub fn new() -> World {
-        let dir = TempDir::with_prefix("sbx-fuse-session").expect("a temporary directory");
+        World::of(TempDir::with_prefix("sbx-fuse-session").expect("a temporary directory"))
+    }
+
+    /// A world that sandboxes see: its directory is not beneath `/tmp` or `/var/tmp`.
+    pub fn visible() -> World {
+        let place = std::env::home_dir().expect("a home directory");
+        World::of(TempDir::with_prefix_in("sbx-fuse-session", place).expect("a temporary directory"))
+    }
+
+    fn of(dir: TempDir) -> World {
         let world = World { dir };
         for name in ["home", "home/project", "home/project/dir", "run", "mnt"] {
             std::fs::create_dir(world.at(name)).expect("mkdir");

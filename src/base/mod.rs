@@ -7,9 +7,11 @@ mod change;
 mod errno;
 mod error;
 mod name;
+mod pattern;
 
 pub use attr::{Attr, Kind, SetAttr, SetTime, Time};
 pub use change::{BaseId, Change, ChangeSet, ProcRef, What};
 pub use errno::{Errno, Sys};
 pub use error::{Error, ErrorKind, Result};
 pub use name::{NAME_MAX, Name, RelPath, quote, unquote};
+pub use pattern::{Access, Next, Pattern, Rule, Rules, Spot};

@@ -1,10 +1,10 @@
 //! What a session is allowed: its options on the command line, kept in the session, and the configuration's part.
 
-use crate::base::{Error, ErrorKind, Result, quote};
-use crate::session::{Config, PolicyConfig, Session, Size};
+use crate::base::{Error, ErrorKind, Result, Rules};
+use crate::session::{Config, PolicyConfig, Session, Size, Sources, from_command_line};
 use crate::union::Limits;
 use clap::Args;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// What a session may use and see; kept with the session.
@@ -20,37 +20,50 @@ pub(super) struct AllowanceArgs {
     /// Reserve the roots: while this session exists, no other may have a root in or around them
     #[arg(long)]
     pub(super) exclusive: bool,
-    /// A file or directory that commands must not see; may be given several times
+    /// A path, or pattern of paths, that is not there for commands, also if it is made later; `**/` means at any depth of
+    /// the roots; may be given several times
     #[arg(long, value_name = "PATH")]
-    hide: Vec<String>,
-    /// A file or directory that is hidden by default and shall be seen, e.g. ~/.aws
+    hide: Vec<OsString>,
+    /// A path, or pattern of paths, that is there and that nothing can be done with
     #[arg(long, value_name = "PATH")]
-    show: Vec<String>,
+    deny: Vec<OsString>,
+    /// A path, or pattern of paths, that cannot be changed
+    #[arg(long, value_name = "PATH")]
+    read_only: Vec<OsString>,
+    /// A path that is hidden by default and shall be seen, e.g. ~/.aws
+    #[arg(long, value_name = "PATH")]
+    show: Vec<OsString>,
 }
 
 impl AllowanceArgs {
     fn given(&self) -> bool {
-        self.quota_bytes.is_some() || self.quota_inodes.is_some() || self.hides()
+        self.quota_bytes.is_some()
+            || self.quota_inodes.is_some()
+            || self.policies().iter().any(|p| !p.is_empty())
     }
 
-    fn hides(&self) -> bool {
-        !self.hide.is_empty() || !self.show.is_empty()
+    fn policies(&self) -> [&Vec<OsString>; 4] {
+        [&self.hide, &self.deny, &self.read_only, &self.show]
     }
 
     /// Keeps in the session what was given.
     ///
     /// # Errors
-    /// `Locked` when the session is in use: what it is allowed is settled when it starts.
+    /// `Locked` when the session is in use: what it is allowed is settled when it starts. `Usage` for what is no pattern.
     pub(super) fn keep(&self, session: &mut Session) -> Result<()> {
         if !self.given() {
             return Ok(());
         }
+        let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+        let [hide, deny, read_only, show] = self
+            .policies()
+            .map(|texts| texts.iter().map(|t| from_command_line(t, &cwd)).collect::<Result<Vec<String>>>());
+        let given = PolicyConfig { hide: hide?, deny: deny?, read_only: read_only?, show: show? };
         let _lock = session.lock()?;
         let meta = &mut session.meta;
         meta.quota.bytes = self.quota_bytes.or(meta.quota.bytes);
         meta.quota.inodes = self.quota_inodes.or(meta.quota.inodes);
-        meta.policy.hide.extend(self.hide.iter().cloned());
-        meta.policy.show.extend(self.show.iter().cloned());
+        meta.policy.add(given);
         session.save_meta()
     }
 }
@@ -67,7 +80,7 @@ pub(super) fn effective(session: &Session) -> Result<Config> {
         config.quota.inodes = meta.quota.inodes.or(config.quota.inodes);
         config.limits.memory = meta.limits.memory.or(config.limits.memory);
         config.limits.pids = meta.limits.pids.or(config.limits.pids);
-        config.policy.add(PolicyConfig { ..meta.policy.clone() });
+        config.policy.add(meta.policy.clone());
     })
 }
 
@@ -85,41 +98,11 @@ pub(super) fn no_room(session: &Session, e: crate::base::Errno) -> Error {
     error
 }
 
-/// What is hidden by default, in the home directory: keys, credentials, and what browsers know.
-const SECRETS: [&str; 17] = [
-    ".ssh",
-    ".gnupg",
-    ".aws",
-    ".azure",
-    ".kube",
-    ".docker",
-    ".config/gh",
-    ".config/gcloud",
-    ".netrc",
-    ".git-credentials",
-    ".config/google-chrome",
-    ".config/chromium",
-    ".config/BraveSoftware",
-    ".mozilla",
-    ".password-store",
-    ".local/share/keyrings",
-    ".config/sbx-fuse",
-];
-
-/// The real paths that the sandboxes of a session must not see.
+/// The rules for the sandboxes of a session.
 ///
 /// # Errors
-/// `Usage` for a path to hide that is not there, and so could not be kept hidden; and for rules that this version
-/// cannot enforce.
-pub(super) fn hidden(session: &Session, config: &Config) -> Result<Vec<PathBuf>> {
-    let policy = &config.policy;
-    let unknown = [("deny", &policy.deny), ("read_only", &policy.read_only)];
-    if let Some((rule, _)) = unknown.iter().find(|(_, paths)| !paths.is_empty()) {
-        return Err(Error::usage(format!(
-            "the rule policy.{rule} cannot be enforced yet, and nothing runs without it"
-        ))
-        .hint("use policy.hide, or take the rule out"));
-    }
+/// `Usage` for a rule that cannot be understood or held; for limits that this version cannot enforce.
+pub(super) fn rules(session: &Session, config: &Config, gui: bool) -> Result<Rules> {
     if config.limits.memory.is_some() || config.limits.pids.is_some() {
         return Err(Error::usage(
             "limits.memory and limits.pids cannot be enforced yet, and nothing runs without them",
@@ -127,39 +110,6 @@ pub(super) fn hidden(session: &Session, config: &Config) -> Result<Vec<PathBuf>>
         .hint("take them out of the configuration"));
     }
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|h| h.is_absolute());
-    let base = session.meta.roots.first().map(|r| r.path.as_path().to_owned()).unwrap_or_default();
-    let absolute = |text: &str| match (text.strip_prefix("~/"), &home) {
-        (Some(rest), Some(home)) => home.join(rest),
-        _ => base.join(text),
-    };
-    let real = |path: &Path| path.canonicalize().ok();
-    let mut shown = Vec::new();
-    for text in &policy.show {
-        shown.extend(real(&absolute(text)));
-    }
-    let mut all = Vec::new();
-    for text in &policy.hide {
-        if text.contains(['*', '?', '[', '{']) {
-            return Err(Error::usage(format!("'{text}' is a pattern; only paths can be hidden yet"))
-                .hint("name the paths one by one"));
-        }
-        let path = absolute(text);
-        let found = real(&path).ok_or_else(|| {
-            Error::usage(format!(
-                "{} is not there, and so cannot be hidden",
-                quote(path.as_os_str().as_bytes())
-            ))
-            .hint("take it out of --hide and policy.hide, or make it first")
-        })?;
-        all.push(found);
-    }
-    if let Some(home) = &home {
-        // What is in a root by itself was asked for; what lies in one is not.
-        let is_root = |p: &PathBuf| session.meta.roots.iter().any(|r| r.path.as_path().starts_with(p));
-        all.extend(SECRETS.iter().filter_map(|s| real(&home.join(s))).filter(|p| !is_root(p)));
-    }
-    all.retain(|p| !shown.iter().any(|s| p.starts_with(s)));
-    all.sort();
-    all.dedup();
-    Ok(all)
+    let roots: Vec<&Path> = session.meta.roots.iter().map(|r| r.path.as_path()).collect();
+    Sources { config, roots: &roots, home: home.as_deref(), gui }.rules()
 }

@@ -230,21 +230,17 @@ fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec>
             Error::usage("the configuration forbids the network (network.forbid)").hint("leave --net out")
         );
     }
-    let secrets = allowance::hidden(session, &allowed)?;
-    let hidden_in_view: Vec<PathBuf> =
-        state.into_iter().chain(sockets).chain(secrets.iter().cloned()).collect();
+    let rules = allowance::rules(session, &allowed, false)?;
+    let hidden_in_view: Vec<PathBuf> = state.into_iter().chain(sockets).collect();
     let runtimes = runtime.into_iter().chain([usual]).filter_map(real);
     let hidden = hidden_in_view.iter().cloned().chain(runtimes).collect();
-    let services = SERVICES.iter().filter_map(|s| real(PathBuf::from(s)));
-    // In a root the view hides them; elsewhere a file can only be covered.
-    let in_root = |p: &Path| binds.iter().any(|b| p.starts_with(&b.to));
-    let is_file = |p: &PathBuf| p.symlink_metadata().is_ok_and(|m| !m.is_dir());
-    let masked = services.chain(secrets.into_iter().filter(|p| is_file(p) && !in_root(p))).collect();
+    let masked = SERVICES.iter().filter_map(|s| real(PathBuf::from(s))).collect();
     let mut spec = Spec {
         binds,
         hidden,
         hidden_in_view,
         masked,
+        rules,
         cwd: cwd.to_owned(),
         net: job.confine.net,
         env: environment(&job.confine, &allowed, session)?,

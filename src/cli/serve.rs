@@ -3,7 +3,7 @@
 use super::allowance;
 use super::mounting::Way;
 use super::output;
-use crate::base::{Errno, Error, ErrorKind, Name, RelPath, Result};
+use crate::base::{Access, Errno, Error, ErrorKind, Name, RelPath, Result, Rules};
 use crate::fuse::{self, How, Server};
 use crate::journal::{Journal, Op};
 use crate::layer::{LayerKind, partial};
@@ -127,8 +127,9 @@ impl Served {
         refuse_incomplete(session)?;
         let journal = Arc::new(journal);
         let allowed = allowance::effective(session)?;
-        let secrets = allowance::hidden(session, &allowed)?;
-        let union = Union::new(config(what, store, &secrets, journal.clone())?)?;
+        let rules = allowance::rules(session, &allowed, false)?;
+        let union = Union::new(config(what, store, &rules, journal.clone())?)?;
+        union.govern(rules);
         union.limit(allowance::limits(&allowed)).map_err(|e| allowance::no_room(session, e))?;
         let how = match what.way {
             Way::Direct { .. } => How::Direct,
@@ -301,7 +302,7 @@ fn refuse_incomplete(session: &Session) -> Result<()> {
     Ok(())
 }
 
-fn config(what: &What<'_>, store: &Store, secrets: &[PathBuf], journal: Arc<Journal>) -> Result<Config> {
+fn config(what: &What<'_>, store: &Store, rules: &Rules, journal: Arc<Journal>) -> Result<Config> {
     let open = |path: &Path| -> Result<OwnedFd> {
         let bytes = path.as_os_str().as_bytes();
         file::open_path(bytes, libc::O_PATH | libc::O_DIRECTORY).map_err(|e| Error::on_path("open", bytes, e))
@@ -335,11 +336,14 @@ fn config(what: &What<'_>, store: &Store, secrets: &[PathBuf], journal: Arc<Jour
             Err(e) => return Err(e),
         }
     }
-    for path in secrets {
+    // What is hidden by its path is hidden by all other names that it has now.
+    for path in rules.paths(Access::Hide) {
         let bytes = path.as_os_str().as_bytes();
-        let attr =
-            file::stat_at(nix::fcntl::AT_FDCWD, bytes).map_err(|e| Error::on_path("hide", bytes, e))?;
-        hidden.push((attr.dev, attr.ino));
+        match file::stat_at(nix::fcntl::AT_FDCWD, bytes) {
+            Ok(attr) => hidden.push((attr.dev, attr.ino)),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES) => {} // by its name, should it come
+            Err(e) => return Err(Error::on_path("hide", bytes, e)),
+        }
     }
     Ok(Config {
         single: roots.len() == 1,

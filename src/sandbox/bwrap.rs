@@ -1,7 +1,8 @@
 //! The arguments of bwrap: what the sandbox sees, and what it may do.
 
-use super::inside;
-use crate::base::{Error, ErrorKind};
+use super::inside::PLACE;
+use super::veil::{self, Step};
+use crate::base::{Access, Error, ErrorKind, Result, Rules};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ pub struct Spec {
     pub hidden: Vec<PathBuf>,
     /// Of `hidden`, what the views themselves hide already where it lies in a root.
     pub hidden_in_view: Vec<PathBuf>,
+    /// What of the host is hidden or denied. The views hold these rules themselves; this is for the rest.
+    pub rules: Rules,
     /// Files that must not be reached, such as sockets of services that would act on the host for us.
     pub masked: Vec<PathBuf>,
     /// The working directory.
@@ -64,15 +67,31 @@ impl Spec {
 
     /// Whether the sandbox sees the host's object at `path`: it lies in a root, or beneath nothing private.
     pub fn sees(&self, path: &Path) -> bool {
+        if self.rules.walk(path).0 > Some(Access::ReadOnly)
+            && !self.binds.iter().any(|b| path.starts_with(&b.to))
+        {
+            return false;
+        }
         match self.bind_of(path) {
             Some(_) => !self.hidden.iter().any(|h| path.starts_with(h) && self.bind_of(h).is_some()),
             None => !self.private_dirs().iter().any(|h| path.starts_with(h)),
         }
     }
 
-    /// bwrap's arguments up to the command, for `--args`. `status` and `filter` are descriptors bwrap inherits: where it
-    /// writes what becomes of the child, and the system call filter.
-    pub(super) fn arguments(&self, status: i32, filter: Option<i32>) -> Vec<OsString> {
+    /// The mounts that hold the rules outside of the roots.
+    ///
+    /// # Errors
+    /// `Usage` for a rule that cannot be held there.
+    pub(super) fn veil(&self) -> Result<Vec<Step>> {
+        let rules = self.rules.at_least(Access::Deny);
+        let private = self.private_dirs();
+        let elsewhere =
+            |dir: &Path| self.bind_of(dir).is_some() || private.iter().any(|p| dir.starts_with(p));
+        veil::steps(&rules, &elsewhere)
+    }
+
+    /// bwrap's arguments up to the command, for `--args`. `fds` are descriptors bwrap inherits.
+    pub(super) fn arguments(&self, veil: &[Step], fds: &Fds) -> Vec<OsString> {
         let mut args = Args::default();
         for namespace in ["user", "pid", "ipc", "uts", "cgroup-try"] {
             args.flag(&format!("--unshare-{namespace}"));
@@ -81,31 +100,32 @@ impl Spec {
             args.flag("--unshare-net");
         }
         args.flag("--die-with-parent").words(["--cap-drop", "ALL"]);
-        args.words(["--json-status-fd", &status.to_string()]);
-        match filter {
+        args.words(["--json-status-fd", &fds.status.to_string()]);
+        match fds.filter {
             Some(fd) => args.words(["--seccomp", &fd.to_string()]),
             // Without a filter a terminal of its own is the one protection against TIOCSTI.
             None => args.flag("--new-session"),
         };
-        self.places(&mut args);
+        self.places(veil, &fds.empty, &mut args);
         args.flag("--unsetenv").word(&self.marker.0);
         args.flag("--chdir").word(&self.cwd);
         args.0
     }
 
-    fn places(&self, args: &mut Args) {
+    fn places(&self, veil: &[Step], empty: &[i32], args: &mut Args) {
         let top = self.binds.iter().find(|b| b.to == Path::new("/"));
         match top {
             Some(top) => args.flag("--bind").word(&top.from).word("/"),
             None => args.words(["--ro-bind", "/", "/"]),
         };
         args.words(["--dev", "/dev", "--dev-bind-try", "/dev/fuse", "/dev/fuse", "--proc", "/proc"]);
-        args.flag("--ro-bind").word(&self.program).word(inside::PLACE);
+        args.flag("--ro-bind").word(&self.program).word(PLACE);
         if top.is_some() {
             args.words(["--ro-bind", "/sys", "/sys"]);
         }
         let (within, outside): (Vec<_>, Vec<_>) =
             self.private_dirs().into_iter().partition(|p| self.bind_of(p).is_some());
+        args.veil(veil, empty);
         let mut done: Vec<&Path> = Vec::new();
         for dir in outside {
             if !done.iter().any(|d| dir.starts_with(d)) {
@@ -122,7 +142,24 @@ impl Spec {
         for file in self.masked.iter().filter(|f| self.sees(f)) {
             args.flag("--ro-bind").word("/dev/null").word(file);
         }
+        // Last: mount points are made in covers.
+        for step in veil {
+            if let Step::Cover(dir, _) | Step::DeniedDir(dir) = step {
+                args.flag("--remount-ro").word(dir);
+            }
+        }
     }
+}
+
+/// Descriptors that bwrap inherits.
+#[derive(Debug, Default)]
+pub(super) struct Fds {
+    /// Where it writes what becomes of the child.
+    pub status: i32,
+    /// The system call filter.
+    pub filter: Option<i32>,
+    /// Empty files, one for each [`Step::DeniedFile`].
+    pub empty: Vec<i32>,
 }
 
 #[derive(Default)]
@@ -143,6 +180,25 @@ impl Args {
             self.word(word);
         }
         self
+    }
+
+    fn veil(&mut self, steps: &[Step], empty: &[i32]) {
+        let mut empty = empty.iter();
+        for step in steps {
+            match step {
+                Step::Cover(dir, mode) => {
+                    self.words(["--perms", &format!("{mode:04o}"), "--tmpfs"]).word(dir)
+                }
+                // What is just gone need not be there.
+                Step::Bind(path) => self.flag("--ro-bind-try").word(path).word(path),
+                Step::Link(path, target) => self.flag("--symlink").word(target).word(path),
+                Step::DeniedDir(path) => self.words(["--perms", "0000", "--tmpfs"]).word(path),
+                Step::DeniedFile(path) => match empty.next() {
+                    Some(fd) => self.words(["--perms", "0000", "--ro-bind-data", &fd.to_string()]).word(path),
+                    None => self.flag("--ro-bind").word("/dev/null").word(path),
+                },
+            };
+        }
     }
 
     fn private(&mut self, dir: &Path) {
@@ -181,6 +237,7 @@ mod tests {
             binds,
             hidden_in_view: hidden.clone(),
             hidden,
+            rules: Rules::default(),
             masked: vec![],
             cwd: "/".into(),
             net: false,
@@ -192,7 +249,8 @@ mod tests {
     }
 
     fn joined(spec: &Spec) -> String {
-        spec.arguments(9, Some(10)).join(OsStr::new(" ")).into_string().unwrap()
+        let fds = Fds { status: 9, filter: Some(10), empty: vec![] };
+        spec.arguments(&spec.veil().unwrap(), &fds).join(OsStr::new(" ")).into_string().unwrap()
     }
 
     #[test]

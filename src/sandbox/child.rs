@@ -1,6 +1,7 @@
 //! Starting bwrap, passing signals on, and learning what became of the command.
 
-use super::bwrap::{self, Spec};
+use super::bwrap::{self, Fds, Spec};
+use super::veil::Step;
 use super::{inside, seccomp};
 use crate::base::{Errno, Error, Result};
 use crate::sys::file;
@@ -85,7 +86,15 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, events: &dyn Events)
     let (status_out, status_in) = pipe().map_err(told)?;
     let (ready_out, ready_in) = pipe().map_err(told)?;
     let filter = seccomp::program().map(|bytes| inheritable(&bytes)).transpose().map_err(told)?;
-    let args = spec.arguments(status_in.as_raw_fd(), filter.as_ref().map(AsRawFd::as_raw_fd));
+    let veil = spec.veil()?;
+    let denied = veil.iter().filter(|s| matches!(s, Step::DeniedFile(_)));
+    let empty = denied.map(|_| inheritable(b"")).collect::<std::result::Result<Vec<_>, _>>().map_err(told)?;
+    let fds = Fds {
+        status: status_in.as_raw_fd(),
+        filter: filter.as_ref().map(AsRawFd::as_raw_fd),
+        empty: empty.iter().map(AsRawFd::as_raw_fd).collect(),
+    };
+    let args = spec.arguments(&veil, &fds);
     let args = inheritable(&bwrap::nul_separated(&args)).map_err(told)?;
 
     let inner = Arc::new(AtomicI32::new(0));
@@ -103,14 +112,14 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, events: &dyn Events)
     // have what bwrap itself was started with.
     command.env_clear().envs(spec.env.iter().map(|(k, v)| (k, v))).env(&spec.marker.0, &spec.marker.1);
     command.arg("--args").arg(args.as_raw_fd().to_string()).arg("--").args(inside::argv(
-        spec,
+        &spec.argv,
         ready_in.as_raw_fd(),
         &restore,
     ));
     let mut child = inherited
         .during(|| command.spawn())
         .map_err(|e| Error::on_path("start", bwrap.as_os_str().as_encoded_bytes(), e))?;
-    drop((status_in, ready_in, args, filter));
+    drop((status_in, ready_in, args, filter, empty));
     events.started(child.id());
 
     let handle = signals.handle();

@@ -1,6 +1,5 @@
 //! The last step before the command, inside the sandbox: this program again, which becomes the command.
 
-use super::bwrap::Spec;
 use crate::base::{Errno, Error, Result, quote};
 use crate::sys::signal::{self, Disposition};
 use std::ffi::{OsStr, OsString};
@@ -17,14 +16,14 @@ pub(super) const PLACE: &str = "/dev/.sbx-fuse";
 
 /// What bwrap executes: this step, which writes to the descriptor `ready` that the sandbox stands, sets the signals
 /// `restore` back to their default, and becomes the command.
-pub(super) fn argv(spec: &Spec, ready: i32, restore: &[i32]) -> Vec<OsString> {
+pub(super) fn argv(command: &[OsString], ready: i32, restore: &[i32]) -> Vec<OsString> {
     let mut argv: Vec<OsString> = vec![PLACE.into(), INSIDE.into(), format!("--ready={ready}").into()];
     if !restore.is_empty() {
         let numbers: Vec<String> = restore.iter().map(i32::to_string).collect();
         argv.push(format!("--default-signals={}", numbers.join(",")).into());
     }
     argv.push("--".into());
-    argv.extend(spec.argv.iter().cloned());
+    argv.extend(command.iter().cloned());
     argv
 }
 

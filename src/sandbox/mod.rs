@@ -7,6 +7,7 @@ mod inside;
 mod namespaces;
 mod programs;
 mod seccomp;
+mod veil;
 
 pub use bwrap::{Bind, Spec, bwrap_missing};
 pub use child::{Events, Inherited, Outcome, run};

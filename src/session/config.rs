@@ -10,8 +10,11 @@
 //! memory = "4G"
 //! pids = 512
 //!
-//! [policy]                      # paths; relative to the first root or, with ~/ and /, anywhere
-//! hide = ["~/.kube", "secrets"]  # must be there; `deny` and `read_only` are refused until they can be enforced
+//! [policy]                      # paths and patterns (* ? [a-z] {a,b}, ** for any depth), in each root or, with ~/ and
+//!                               # /, anywhere; what a path leads to or holds is meant with it
+//! hide = ["**/.env", "~/notes"] # not there (ENOENT), also what is made later
+//! deny = ["secrets"]            # there, and closed (EACCES)
+//! read_only = ["vendor"]        # cannot be changed (EACCES)
 //! show = ["~/.aws"]             # hidden by default otherwise
 //!
 //! [env]
@@ -27,9 +30,10 @@
 //! days = 30                     # and not older
 //! ```
 
-use crate::base::{Error, ErrorKind, Result, quote};
+use crate::base::{Error, ErrorKind, Pattern, Result, quote};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -126,7 +130,7 @@ pub struct PolicyConfig {
     /// There, but neither readable nor writable (`EACCES`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<String>,
-    /// Not writable (`EROFS`).
+    /// Not writable (`EACCES`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub read_only: Vec<String>,
     /// Shown although hidden by default.
@@ -190,6 +194,9 @@ pub struct Config {
     pub network: NetworkConfig,
     /// See [`UndoConfig`].
     pub undo: UndoConfig,
+    /// What the projects' own files add to the policy, each with its root.
+    #[serde(skip)]
+    pub projects: Vec<(PathBuf, PolicyConfig)>,
     /// Rules of the review, which reads them itself.
     risk: Option<Ignored>,
     /// As `risk`.
@@ -213,33 +220,25 @@ impl Config {
     /// `Usage` naming file and line of a mistake, or what a project may not do.
     pub fn load(roots: &[&Path], more: impl FnOnce(&mut Config)) -> Result<Config> {
         let mut config = match user_file() {
-            Some(path) => read(&path)?.unwrap_or_default(),
+            Some(path) => match read(&path)? {
+                Some(text) => parse_at(&text, &path)?,
+                None => Config::default(),
+            },
             None => Config::default(),
         };
         more(&mut config);
         for root in roots {
             let path = root.join(PROJECT_FILE);
-            if let Some(project) = read(&path)? {
-                config.tighten(project, &path)?;
+            if let Some(text) = read(&path)? {
+                refuse_loosening(&text, &path)?;
+                config.tighten(parse_at(&text, &path)?, root);
             }
         }
         Ok(config)
     }
 
-    /// Takes over what is tighter in a project's file at `path`; what would loosen is refused.
-    fn tighten(&mut self, project: Config, path: &Path) -> Result<()> {
-        let loosens = [
-            (!project.policy.show.is_empty(), "policy.show"),
-            (!project.env.keep.is_empty(), "env.keep"),
-            (project.undo != UndoConfig::default(), "undo"),
-        ];
-        if let Some((_, what)) = loosens.iter().find(|(does, _)| *does) {
-            return Err(Error::usage(format!(
-                "{} may not set {what}: a project can only tighten what you allow",
-                quote(path.as_os_str().as_bytes())
-            ))
-            .hint("set it in ~/.config/sbx-fuse/config.toml, or on the command line"));
-        }
+    /// Takes over what is tighter in the file of the project at `root`.
+    fn tighten(&mut self, project: Config, root: &Path) {
         fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
             match (a, b) {
                 (Some(a), Some(b)) => Some(a.min(b)),
@@ -250,11 +249,10 @@ impl Config {
         self.quota.inodes = least(self.quota.inodes, project.quota.inodes);
         self.limits.memory = least(self.limits.memory, project.limits.memory);
         self.limits.pids = least(self.limits.pids, project.limits.pids);
-        self.policy.add(project.policy);
+        self.projects.push((root.to_owned(), project.policy));
         self.env.clear |= project.env.clear;
         self.env.drop.extend(project.env.drop);
         self.network.forbid |= project.network.forbid;
-        Ok(())
     }
 }
 
@@ -265,7 +263,7 @@ fn user_file() -> Option<PathBuf> {
     Some(config.join("sbx-fuse/config.toml"))
 }
 
-fn read(path: &Path) -> Result<Option<Config>> {
+fn read(path: &Path) -> Result<Option<String>> {
     let shown = path.as_os_str().as_bytes();
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -273,27 +271,88 @@ fn read(path: &Path) -> Result<Option<Config>> {
         // A rule that cannot be read may be one that protects.
         Err(e) => return Err(Error::on_path("read the configuration", shown, e)),
     };
-    let text = String::from_utf8(bytes)
-        .map_err(|_| Error::usage(format!("the configuration {} is not UTF-8", quote(shown))))?;
-    parse(&text).map(Some).map_err(|(line, why)| {
-        let mut e = Error::new(ErrorKind::Usage, format!("{}, line {line}: {why}", quote(shown)));
-        e.hint = Some("correct the line, or take the file away".into());
-        e
+    String::from_utf8(bytes)
+        .map(Some)
+        .map_err(|_| Error::usage(format!("the configuration {} is not UTF-8", quote(shown))))
+}
+
+fn parse_at(text: &str, path: &Path) -> Result<Config> {
+    let shown = quote(path.as_os_str().as_bytes());
+    parse(text).map_err(|(line, why)| {
+        Error::new(ErrorKind::Usage, format!("{shown}, line {line}: {why}"))
+            .hint("correct the line, or take the file away")
     })
+}
+
+/// Refuses a project's file that would allow more than the person does.
+fn refuse_loosening(text: &str, path: &Path) -> Result<()> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Project {
+        policy: Policy,
+        env: Env,
+        undo: Option<toml::Spanned<IgnoredAny>>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Policy {
+        show: Option<toml::Spanned<IgnoredAny>>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Env {
+        keep: Option<toml::Spanned<IgnoredAny>>,
+    }
+    // Any other mistake is told by who reads the file for what it says.
+    let project = toml::from_str::<Project>(text).unwrap_or_default();
+    let loosens =
+        [(project.policy.show, "policy.show"), (project.env.keep, "env.keep"), (project.undo, "undo")];
+    let Some((at, what)) = loosens.into_iter().find_map(|(at, what)| Some((at?, what))) else {
+        return Ok(());
+    };
+    let (shown, line) = (quote(path.as_os_str().as_bytes()), line_of(text, at.span().start));
+    Err(Error::usage(format!(
+        "{shown}, line {line}: a project may not set {what}, it can only tighten what you allow"
+    ))
+    .hint("set it in ~/.config/sbx-fuse/config.toml, or on the command line"))
+}
+
+/// The line that holds byte `at`.
+fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count() + 1
 }
 
 /// The configuration, or the line of the mistake and what is wrong.
 fn parse(text: &str) -> std::result::Result<Config, (usize, String)> {
-    toml::from_str(text).map_err(|e| {
-        let at = e.span().map_or(0, |s| s.start).min(text.len());
-        let line = text.as_bytes()[..at].iter().filter(|&&b| b == b'\n').count() + 1;
-        (line, e.message().replace('\n', ", "))
-    })
+    let config = toml::from_str(text)
+        .map_err(|e| (line_of(text, e.span().map_or(0, |s| s.start)), e.message().replace('\n', ", ")))?;
+    check_patterns(text)?;
+    Ok(config)
+}
+
+/// Refuses a rule that is no pattern.
+fn check_patterns(text: &str) -> std::result::Result<(), (usize, String)> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Places {
+        policy: BTreeMap<String, Vec<toml::Spanned<String>>>,
+    }
+    // What is wrong otherwise has been told.
+    let places = toml::from_str::<Places>(text).unwrap_or_default();
+    for pattern in places.policy.values().flatten() {
+        Pattern::check(pattern.get_ref()).map_err(|why| (line_of(text, pattern.span().start), why))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// The configuration that a file with this text is.
+    pub(in super::super) fn parsed(text: &str) -> Config {
+        parse(text).unwrap()
+    }
 
     #[test]
     fn a_mistake_is_told_with_its_line() {
@@ -301,6 +360,8 @@ mod tests {
         assert!(line == 3 && why.contains("bites"), "{line} {why}");
         let (line, why) = parse("\n[quota]\nbytes = \"many\"\n").unwrap_err();
         assert!(line == 3 && why.contains("size"), "{line} {why}");
+        let (line, why) = parse("[policy]\nhide = [\n  'a',\n  'b[',\n]\n").unwrap_err();
+        assert!(line == 4 && why.contains("'b['"), "{line} {why}");
         assert!(parse("[nosuch]\n").is_err());
         assert!(parse("[[risk]]\nglob = '*'\n[[noise]]\nx = 1\n").is_ok());
     }
@@ -319,11 +380,13 @@ mod tests {
     #[test]
     fn a_project_can_only_tighten() {
         let mut user = parse("[quota]\nbytes = 10\n[policy]\nshow = ['~/.aws']").unwrap();
-        let at = Path::new("/p/.sbx-fuse.toml");
-        user.tighten(parse("[quota]\nbytes = 20\ninodes = 5\n[policy]\nhide = ['x']").unwrap(), at).unwrap();
+        let root = Path::new("/p");
+        user.tighten(parse("[quota]\nbytes = 20\ninodes = 5\n[policy]\nhide = ['x']").unwrap(), root);
         assert_eq!((user.quota.bytes, user.quota.inodes), (Some(Size(10)), Some(5)));
-        assert_eq!(user.policy.hide, ["x"]);
-        let e = user.tighten(parse("[policy]\nshow = ['~/.ssh']").unwrap(), at).unwrap_err();
-        assert!(e.message.contains("policy.show"), "{e}");
+        assert_eq!((user.projects[0].0.as_path(), &user.projects[0].1.hide), (root, &vec!["x".to_owned()]));
+        let at = Path::new("/p/.sbx-fuse.toml");
+        let e = refuse_loosening("[env]\nclear = true\n[policy]\nshow = ['~/.ssh']\n", at).unwrap_err();
+        assert!(e.message.contains("line 4: a project may not set policy.show"), "{e}");
+        refuse_loosening("[policy]\nhide = ['x']\n", at).unwrap();
     }
 }

@@ -21,6 +21,7 @@ mod processes;
 mod recover;
 mod remove;
 mod roots;
+mod rules;
 mod store;
 mod usage;
 
@@ -38,5 +39,6 @@ pub use processes::{MARKER, Process, end_processes, processes};
 pub use recover::recover;
 pub use remove::remove_tree;
 pub use roots::{ChosenRoot, choose as choose_roots};
+pub use rules::{Sources, from_command_line};
 pub use store::{Root, Session, Store};
 pub use usage::Usage;

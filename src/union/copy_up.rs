@@ -33,6 +33,7 @@ impl Union {
     /// Brings `node` into the upper if it is not there yet; returns what the lower object was if this call did it.
     /// The tree lock must not be held.
     pub(crate) fn copy_up(&self, node: &Arc<Node>, content: Content) -> Sys<Option<BaseId>> {
+        self.may_write(node)?;
         if node.place.read().upper {
             return Ok(None);
         }

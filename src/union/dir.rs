@@ -100,6 +100,7 @@ impl Union {
         }
         let name = Name::new(name)?;
         let root = self.writable(&dir)?;
+        self.may_change(&dir, name.as_bytes(), Errno::EACCES)?;
         self.copy_up_dir(&dir)?;
         let _ops = dir.dir()?.ops.lock();
         if dir.place.read().gone {
@@ -133,10 +134,11 @@ impl Union {
 
     /// The node of an object that was just made in the upper, with one lookup.
     fn adopt(&self, dir: &Arc<Node>, name: &Name, attr: &Attr, opened: Option<OwnedFd>) -> Arc<Node> {
-        let ident = Ident::of(attr);
+        let ident = Ident::of(dir.root, attr);
         let link = Link { parent: dir.clone(), name: name.clone(), upper: true };
         let place = Place { links: smallvec![link], upper: true, ..Place::default() };
         let (node, _) = self.nodes.intern(ident, |id| Node::new(id, dir.root, attr.kind, ident, place));
+        self.note_rules(dir, name.as_bytes(), &node);
         if let Some(fd) = opened {
             self.fds.put(node.id, Slot::Write, fd);
         }

@@ -245,14 +245,14 @@ impl Union {
 
     /// The known directory node at `name` of `dir`.
     fn child_dir(&self, dir: &Arc<Node>, name: &Name) -> Option<Arc<Node>> {
-        let seen = self.see(dir, name.as_bytes()).ok()?;
+        let seen = self.see_all(dir, name.as_bytes()).ok()?;
         let attr = match seen {
             Seen::Upper(attr) | Seen::Lower(_, attr) if attr.kind == Kind::Dir => attr,
             _ => return None,
         };
         let in_upper = matches!(seen, Seen::Upper(_));
         let (_, top) = self.merge_lowers(dir, name.as_bytes(), in_upper).ok()?;
-        self.nodes.find(&super::node::Ident::of(top.as_ref().unwrap_or(&attr)))
+        self.nodes.find(&super::node::Ident::of(dir.root, top.as_ref().unwrap_or(&attr)))
     }
 }
 

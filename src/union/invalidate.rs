@@ -255,7 +255,7 @@ impl Union {
     fn lower_child(&self, dir: &Arc<Node>, name: &[u8]) -> Option<Arc<Node>> {
         let _tree = self.tree.read();
         let (_, attr) = self.find_lower(dir, name).ok()??;
-        self.nodes.find(&Ident::of(&attr))
+        self.nodes.find(&Ident::of(dir.root, &attr))
     }
 
     /// Events were lost: everything that the real tree decides may be stale.

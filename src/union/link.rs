@@ -31,6 +31,7 @@ impl Union {
             return Err(Errno::EPERM);
         }
         let name = Name::new(name)?;
+        self.may_change(&dir, name.as_bytes(), Errno::EACCES)?;
         let base = self.copy_up(&node, Content::Keep)?;
         let _tree = self.tree.read();
         let root = self.writable(&dir)?;

@@ -4,7 +4,7 @@ use super::copy_up::{forced, mark_at, marks_of};
 use super::fds::Slot;
 use super::node::{Dir, Ident, Link, LowerDir, Node, NodeId, Place};
 use super::{Entry, Root, TOP, Union, Writable, top_attr};
-use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys};
+use crate::base::{Access, Attr, Errno, Kind, Name, RelPath, Sys};
 use crate::layer::{self, Found, LayerKind, Origin, WhiteoutForm, index_name};
 use crate::sys::{file, xattr};
 use smallvec::smallvec;
@@ -146,8 +146,17 @@ impl Union {
         if upper || dir.place.read().lowers.is_empty() || self.ensure_watched(dir) { LONG } else { SHORT }
     }
 
-    /// What the merged directory `dir` has at `name`.
+    /// What the merged directory `dir` has at `name`, as far as the rules let it be seen.
     pub(crate) fn see(&self, dir: &Arc<Node>, name: &[u8]) -> Sys<Seen> {
+        match self.ruled(dir, name) {
+            Some(Access::Hide) => Ok(Seen::Nothing),
+            Some(Access::Deny) => Err(Errno::EACCES),
+            Some(Access::ReadOnly) | None => self.see_all(dir, name),
+        }
+    }
+
+    /// What the merged directory `dir` has at `name`, whatever the rules say.
+    pub(crate) fn see_all(&self, dir: &Arc<Node>, name: &[u8]) -> Sys<Seen> {
         Ok(match self.find_upper(dir, name)? {
             Found::Object(attr) => Seen::Upper(attr),
             Found::Whiteout(form) => Seen::Whiteout(form),
@@ -205,6 +214,7 @@ impl Union {
             Seen::Upper(attr) => (self.instantiate_upper(dir, name, &attr)?, attr),
             Seen::Lower(k, attr) => self.instantiate_lower(dir, name, k, attr)?,
         };
+        self.note_rules(dir, name.as_bytes(), &node);
         let shown = self.show(&node, attr);
         Ok((node, shown))
     }
@@ -223,7 +233,7 @@ impl Union {
             _ => self.merge_lowers(dir, name.as_bytes(), upper.is_some())?,
         };
         let lowers: Arc<[LowerDir]> = lowers.into();
-        let ident = Ident::of(top.as_ref().unwrap_or(&attr));
+        let ident = Ident::of(dir.root, top.as_ref().unwrap_or(&attr));
         let link = Link { parent: dir.clone(), name: name.clone(), upper: upper.is_some() };
         let place = Place {
             links: smallvec![link.clone()],
@@ -249,9 +259,9 @@ impl Union {
     }
 
     /// The identity that an object had in the lower. Device numbers may change over a reboot; a lower has mostly one.
-    fn origin_ident(&self, root: &Root, origin: &Origin) -> Ident {
+    fn origin_ident(&self, dir: &Node, root: &Root, origin: &Origin) -> Ident {
         let dev = if self.nodes.knows_device(origin.base.dev) { origin.base.dev } else { root.lower_dev };
-        Ident { dev, ino: origin.base.ino, btime: origin.btime, twin: false }
+        Ident { root: dir.root, dev, ino: origin.base.ino, btime: origin.btime, twin: false }
     }
 
     /// A directory has one name only; what we knew may be stale when the real tree was rearranged.
@@ -286,7 +296,7 @@ impl Union {
             note_link(&node, link);
             return Ok(node);
         }
-        let own = Ident::of(attr);
+        let own = Ident::of(dir.root, attr);
         if let Some(node) = self.nodes.find(&own)
             && node.place.read().upper
         {
@@ -305,7 +315,7 @@ impl Union {
         let ident = match origin {
             Some(origin) => {
                 self.read_index(self.writable(dir)?, &origin, &mut place)?;
-                let from = self.origin_ident(root, &origin);
+                let from = self.origin_ident(dir, root, &origin);
                 // A lower object that moved behind our back may hold the number; then this one keeps its own.
                 if self.nodes.find(&from).is_some() { own } else { from }
             }
@@ -341,7 +351,7 @@ impl Union {
         let root = self.root(dir)?.writable.as_ref();
         let layer = dir.place.read().lowers[k].layer;
         let link = Link { parent: dir.clone(), name: name.clone(), upper: false };
-        let mut ident = Ident::of(&attr);
+        let mut ident = Ident::of(dir.root, &attr);
         if let Some(root) = root.filter(|r| attr.nlink > 1 && r.indexed.load(Ordering::Acquire)) {
             let index = index_name(attr.ino, attr.btime);
             if let Ok(copied) = file::stat_at(root.index.as_fd(), &index) {

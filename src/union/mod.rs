@@ -23,6 +23,7 @@ mod link;
 mod lookup;
 mod node;
 mod partial;
+mod policy;
 mod quota;
 mod ranges;
 mod readdir;
@@ -43,7 +44,7 @@ pub use quota::Limits;
 pub use readdir::DirItem;
 pub use view::{IdRange, Ids, View};
 
-use crate::base::{Attr, BaseId, Errno, Error, Kind, Name, RelPath, Result, SetTime, Sys, Time};
+use crate::base::{Attr, BaseId, Errno, Error, Kind, Name, RelPath, Result, Rules, SetTime, Sys, Time};
 use crate::journal::Journal;
 use crate::layer::{self, Features, LayerKind, WhiteoutForm};
 use crate::sys::{self, file as sysfile};
@@ -117,6 +118,8 @@ pub(crate) struct Layer {
 
 pub(crate) struct Root {
     name: Name,
+    /// The real directory it stands for.
+    real_path: Vec<u8>,
     lowers: Vec<Layer>,
     /// Device of the topmost lower's root.
     lower_dev: u64,
@@ -159,6 +162,7 @@ pub struct Union {
     partials: partial::Partials,
     /// For threads of ours, which must not keep it alive.
     own: Weak<Union>,
+    rules: OnceLock<Rules>,
     temp_seq: AtomicU64,
     /// Set when upper and journal may disagree; the journal is then not closed as clean.
     degraded: AtomicBool,
@@ -201,6 +205,7 @@ impl Union {
             quota: OnceLock::new(),
             partials: partial::Partials::new(),
             own: own.clone(),
+            rules: OnceLock::new(),
             temp_seq: AtomicU64::new(1),
             degraded: AtomicBool::new(false),
         });
@@ -274,12 +279,13 @@ fn open_root(root: RootConfig, index: u16, single: bool, nodes: &Table) -> Resul
     };
     let lowers: Vec<LowerDir> =
         (0..root.lowers.len()).map(|layer| LowerDir { layer: layer as u16, path: RelPath::root() }).collect();
-    let ident = Ident::of(&attr);
+    let ident = Ident::of(index, &attr);
     let id = if single { ROOT_ID } else { nodes.preferred_id(&ident) };
     let node = Arc::new(Node::root_dir(id, index, ident, lowers, writable.is_some()));
     nodes.insert_fixed(node.clone());
     Ok(Root {
         name: root.name,
+        real_path: root.real_path,
         lowers: root.lowers.into_iter().map(|l| Layer { dir: Arc::new(l.dir), kind: l.kind }).collect(),
         lower_dev: attr.dev,
         prefixed,

@@ -1,6 +1,6 @@
 //! Nodes: what the kernel knows by a number; and the table of them.
 
-use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
+use crate::base::{Attr, Errno, Kind, Name, RelPath, Spot, Sys, Time};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry as Slot;
 use parking_lot::{Mutex, RwLock};
@@ -12,9 +12,11 @@ use std::sync::{Arc, Weak};
 /// A node's number, which is also the inode number that programs see.
 pub type NodeId = u64;
 
-/// What makes an object itself, across names: device, inode, and birth time against reuse of the number.
+/// What makes an object itself, across names: device, inode, and birth time against reuse of the number; and the root,
+/// since roots may overlap and each has its own version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ident {
+    pub root: u16,
     pub dev: u64,
     pub ino: u64,
     pub btime: Time,
@@ -23,8 +25,8 @@ pub(crate) struct Ident {
 }
 
 impl Ident {
-    pub fn of(attr: &Attr) -> Ident {
-        Ident { dev: attr.dev, ino: attr.ino, btime: attr.btime, twin: false }
+    pub fn of(root: u16, attr: &Attr) -> Ident {
+        Ident { root, dev: attr.dev, ino: attr.ino, btime: attr.btime, twin: false }
     }
 }
 
@@ -94,6 +96,8 @@ pub(crate) struct Dir {
     pub wds: Mutex<SmallVec<[i32; 2]>>,
     /// Whether a default ACL rules what is made here: 0 not looked, 1 no, 2 yes.
     pub default_acl: AtomicU8,
+    /// What the rules have still to say beneath.
+    pub spot: RwLock<Option<Spot>>,
     /// Children of the synthetic top; empty elsewhere.
     pub fixed: Vec<(Name, Arc<Node>)>,
 }
@@ -114,6 +118,8 @@ pub(crate) struct Node {
     pub unwatched_state: AtomicU64,
     /// The set-uid or set-gid bit may be set, so that a write must look.
     pub maybe_suid: AtomicBool,
+    /// A rule says so; it never becomes false again.
+    pub read_only: AtomicBool,
     pub dir: Option<Box<Dir>>,
 }
 
@@ -130,6 +136,7 @@ impl Node {
             last_write: AtomicU64::new(0),
             unwatched_state: AtomicU64::new(0),
             maybe_suid: AtomicBool::new(false),
+            read_only: AtomicBool::new(false),
             dir: (kind == Kind::Dir).then(Box::default),
         }
     }
@@ -142,7 +149,7 @@ impl Node {
 
     /// The synthetic directory above several roots.
     pub fn top(children: Vec<(Name, Arc<Node>)>) -> Node {
-        let ident = Ident { dev: 0, ino: 0, btime: Time::default(), twin: false };
+        let ident = Ident { root: super::TOP, dev: 0, ino: 0, btime: Time::default(), twin: false };
         let mut node = Node::new(super::ROOT_ID, super::TOP, Kind::Dir, ident, Place::default());
         node.dir = Some(Box::new(Dir { fixed: children, ..Dir::default() }));
         node
@@ -168,6 +175,7 @@ impl Default for Dir {
             watched: AtomicU8::new(0),
             wds: Mutex::default(),
             default_acl: AtomicU8::new(0),
+            spot: RwLock::default(),
             fixed: Vec::new(),
         }
     }
@@ -228,6 +236,11 @@ impl Table {
         if usable { ident.ino | device << DEV_SHIFT } else { 0 }
     }
 
+    /// A number that no node has or will have.
+    pub fn unused_id(&self) -> NodeId {
+        self.next_private.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub fn get(&self, id: NodeId) -> Sys<Arc<Node>> {
         self.nodes.get(&id).map(|n| n.clone()).ok_or(Errno::ESTALE)
     }
@@ -270,7 +283,7 @@ impl Table {
         };
         loop {
             if id == 0 {
-                id = self.next_private.fetch_add(1, Ordering::Relaxed);
+                id = self.unused_id();
                 self.private.insert(ident, id);
             }
             match self.nodes.entry(id) {

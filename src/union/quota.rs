@@ -17,9 +17,13 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// The unit in which file systems give room away, bytes.
 const BLOCK: u64 = 4096;
+
+/// How long a verb that finds no room waits for unlinked files to be forgotten.
+const FORGETS: Duration = Duration::from_millis(500);
 
 /// What a session may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -263,11 +267,25 @@ impl Union {
                 return Ok(Charge { union: self, quota, node, before, reserved: content, _gate: gate });
             }
             drop(gate);
-            if !quota.loose.load(Ordering::Acquire) {
+            if !quota.loose.load(Ordering::Acquire) && !self.wait_for_forgets(quota) {
                 return Err(Errno::EDQUOT);
             }
             self.recount(quota)?;
         }
+    }
+
+    /// What was unlinked counts until the kernel forgets it, which another thread may be hearing just now: whether that
+    /// gave room back soon.
+    fn wait_for_forgets(&self, quota: &Quota) -> bool {
+        let end = Instant::now() + FORGETS;
+        let unlinked = || self.nodes.all().iter().any(|n| n.place.read().pin.is_some());
+        while !quota.loose.load(Ordering::Acquire) {
+            if Instant::now() >= end || !unlinked() {
+                return quota.loose.load(Ordering::Acquire);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
     }
 
     /// The file system's figures as the limits let them appear.

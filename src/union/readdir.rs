@@ -5,9 +5,10 @@
 //! time is listed exactly once, whatever happens to others meanwhile (readdir(3), POSIX).
 
 use super::copy_up::open_forced;
+use super::lookup::Seen;
 use super::node::{Node, NodeId};
 use super::{TOP, Union, top_attr};
-use crate::base::{Attr, Errno, Kind, Name, Sys};
+use crate::base::{Access, Attr, Errno, Kind, Name, Sys};
 use crate::layer::{self, LayerKind};
 use crate::sys::{dir as sysdir, file};
 use std::collections::HashMap;
@@ -39,6 +40,15 @@ pub(crate) struct Listing {
 struct Listed {
     offset: u64,
     name: Name,
+}
+
+/// What the layers looked at so far make of a directory.
+struct Merged {
+    /// Whether names count that the view does not have.
+    all: bool,
+    names: Vec<Name>,
+    /// What layers above have decided: an object or a whiteout.
+    seen: HashMap<Name, ()>,
 }
 
 /// Offsets of `.` and `..`; all others are greater.
@@ -89,6 +99,12 @@ impl Union {
             {
                 Ok(found) => found,
                 Err(Errno::ENOENT | Errno::ESTALE) => continue, // gone since it was listed
+                Err(Errno::EACCES) if self.ruled(&dir, entry.name.as_bytes()) == Some(Access::Deny) => {
+                    if take(self.denied(&dir, entry)) {
+                        continue;
+                    }
+                    break;
+                }
                 Err(e) => return Err(e),
             };
             let ttl = self.ttl(&dir, node.place.read().upper);
@@ -105,6 +121,19 @@ impl Union {
             }
         }
         Ok(())
+    }
+
+    /// The entry of a name that cannot be looked up: its kind, and a number that no node ever has. The kernel asks before
+    /// it uses it (no time to live), and is refused.
+    fn denied<'a>(&self, dir: &Arc<Node>, entry: &'a Listed) -> DirItem<'a> {
+        let mut attr = top_attr(0);
+        if let Ok(Seen::Upper(found) | Seen::Lower(_, found)) = self.see_all(dir, entry.name.as_bytes()) {
+            attr.kind = found.kind;
+        }
+        attr.perm = 0;
+        attr.ino = self.nodes.unused_id();
+        let id = attr.ino;
+        DirItem { name: entry.name.as_bytes(), offset: entry.offset, id, attr, ttl: Duration::ZERO }
     }
 
     fn parent_id(&self, dir: &Node) -> NodeId {
@@ -151,8 +180,9 @@ impl Union {
             return Ok(kept.clone());
         }
         let mut entries: Vec<Listed> = self
-            .merged_names(dir)?
+            .merged_names(dir, false)?
             .into_iter()
+            .filter(|name| self.ruled(dir, name.as_bytes()) != Some(Access::Hide))
             .map(|name| Listed { offset: offset_of(name.as_bytes()), name })
             .collect();
         entries.sort_unstable_by(|a, b| a.offset.cmp(&b.offset).then_with(|| a.name.cmp(&b.name)));
@@ -166,8 +196,9 @@ impl Union {
         Ok(listing)
     }
 
-    /// All names of a merged directory, in no order. Needs the tree lock.
-    pub(crate) fn merged_names(&self, dir: &Arc<Node>) -> Sys<Vec<Name>> {
+    /// All names of a merged directory, in no order; with `all`, those that the view does not have as well. Needs the
+    /// tree lock.
+    pub(crate) fn merged_names(&self, dir: &Arc<Node>, all: bool) -> Sys<Vec<Name>> {
         let root = self.root(dir)?;
         let (upper, gone, lowers) = {
             let place = dir.place.read();
@@ -176,13 +207,11 @@ impl Union {
         if gone {
             return Ok(Vec::new());
         }
-        let mut names = Vec::new();
-        // What layers above have decided: an object or a whiteout.
-        let mut seen: HashMap<Name, ()> = HashMap::new();
+        let mut merged = Merged { all, names: Vec::new(), seen: HashMap::new() };
         let layers = usize::from(upper) + lowers.len();
         if upper {
             let fd = open_listing(self.upper_dir(dir)?.as_fd(), true)?;
-            self.add_layer(&fd, LayerKind::Overlay, root.prefixed, layers > 1, &mut seen, &mut names)?;
+            self.add_layer(&fd, LayerKind::Overlay, root.prefixed, layers > 1, &mut merged)?;
         }
         for (k, lower) in lowers.iter().enumerate() {
             let fd = match self.lower_dir(dir, k) {
@@ -193,16 +222,10 @@ impl Union {
             let kind = root.lowers[usize::from(lower.layer)].kind;
             let last = k + 1 == lowers.len();
             let overlay = kind == LayerKind::Overlay;
-            self.add_layer(
-                &fd,
-                kind,
-                overlay,
-                layers > 1 && !(last && !upper && k == 0),
-                &mut seen,
-                &mut names,
-            )?;
+            let track = layers > 1 && !(last && !upper && k == 0);
+            self.add_layer(&fd, kind, overlay, track, &mut merged)?;
         }
-        Ok(names)
+        Ok(merged.names)
     }
 
     /// Adds what one layer contributes; `track` when another layer shares in the directory.
@@ -212,8 +235,7 @@ impl Union {
         kind: LayerKind,
         prefixed: bool,
         track: bool,
-        seen: &mut HashMap<Name, ()>,
-        names: &mut Vec<Name>,
+        merged: &mut Merged,
     ) -> Sys<()> {
         let mut here = Vec::new();
         sysdir::list(readable.as_fd(), |bytes, ino, entry_kind| {
@@ -229,7 +251,8 @@ impl Union {
                 if let Some(hidden) = prefixed.then(|| bytes.strip_prefix(layer::WH_PREFIX)).flatten() {
                     (whiteout, bytes) = (true, hidden);
                 }
-            } else if self.hidden.iter().any(|(_, hidden)| *hidden == ino)
+            } else if !merged.all
+                && self.hidden.iter().any(|(_, hidden)| *hidden == ino)
                 && file::stat_at(readable.as_fd(), bytes).is_ok_and(|a| self.hidden.contains(&(a.dev, a.ino)))
             {
                 return Ok(());
@@ -242,12 +265,12 @@ impl Union {
         for (name, whiteout) in here {
             if !track {
                 if !whiteout {
-                    names.push(name);
+                    merged.names.push(name);
                 }
                 continue;
             }
-            if seen.insert(name.clone(), ()).is_none() && !whiteout {
-                names.push(name);
+            if merged.seen.insert(name.clone(), ()).is_none() && !whiteout {
+                merged.names.push(name);
             }
         }
         Ok(())

@@ -23,6 +23,7 @@ impl Union {
         let dir = self.removable_parent(parent)?;
         let name = Name::new(name)?;
         let root = self.writable(&dir)?;
+        self.may_change(&dir, name.as_bytes(), Errno::ENOENT)?;
         self.copy_up_dir(&dir)?;
         let _ops = dir.dir()?.ops.lock();
         let seen = self.see(&dir, name.as_bytes())?;
@@ -54,6 +55,7 @@ impl Union {
         let dir = self.removable_parent(parent)?;
         let name = Name::new(name)?;
         let root = self.writable(&dir)?;
+        self.may_change(&dir, name.as_bytes(), Errno::ENOENT)?;
         self.copy_up_dir(&dir)?;
         let _ops = dir.dir()?.ops.lock();
         let seen = self.see(&dir, name.as_bytes())?;
@@ -111,20 +113,21 @@ impl Union {
         Ok(dir)
     }
 
-    /// Whether the merged directory has no entries. Needs its `ops` lock.
+    /// Whether the merged directory has no entries, hidden ones included. Needs its `ops` lock.
     pub(crate) fn is_empty(&self, dir: &Arc<Node>) -> Sys<bool> {
-        Ok(self.merged_names(dir)?.is_empty())
+        Ok(self.merged_names(dir, true)?.is_empty())
     }
 
     /// The node that the kernel knows for what was seen at `name`, if it does.
     pub(crate) fn known(&self, dir: &Arc<Node>, name: &Name, seen: Seen) -> Option<Arc<Node>> {
         let node = match seen {
             Seen::Nothing | Seen::Whiteout(_) => None,
-            Seen::Upper(attr) => {
-                self.nodes.find_copied(attr.dev, attr.ino).or_else(|| self.nodes.find(&Ident::of(&attr)))
-            }
+            Seen::Upper(attr) => self
+                .nodes
+                .find_copied(attr.dev, attr.ino)
+                .or_else(|| self.nodes.find(&Ident::of(dir.root, &attr))),
             Seen::Lower(_, attr) => {
-                let ident = Ident::of(&attr);
+                let ident = Ident::of(dir.root, &attr);
                 let twin = Ident { twin: true, ..ident };
                 let named = |n: &Arc<Node>| n.place.read().has(dir.id, name);
                 self.nodes.find(&ident).filter(named).or_else(|| self.nodes.find(&twin))

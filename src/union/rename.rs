@@ -68,6 +68,8 @@ impl Union {
             return Err(Errno::EXDEV);
         }
         let (name, to) = (Name::new(name)?, Name::new(to)?);
+        self.may_change(&dir, name.as_bytes(), Errno::ENOENT)?;
+        self.may_change(&to_dir, to.as_bytes(), if exchange { Errno::ENOENT } else { Errno::EACCES })?;
         let base = self.bring_up(&dir, &name)?;
         let base2 = if exchange { self.bring_up(&to_dir, &to)? } else { None };
         self.copy_up(&to_dir, Content::Keep)?;
@@ -143,6 +145,7 @@ impl Union {
         let (Some(node), Seen::Upper(attr)) = (source.node.clone(), source.seen) else {
             return Err(if source.node.is_none() { Errno::ENOENT } else { Errno::EAGAIN });
         };
+        self.may_move(&node, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()))?;
         let root = self.writable(&node)?;
         let (from_path, to_path) =
             (self.path_in(from.0, from.1.as_bytes()), self.path_in(to.0, to.1.as_bytes()));
@@ -270,6 +273,7 @@ impl Union {
         if other.id == node.id {
             return Ok(());
         }
+        self.may_move(&other, (&target.dir, target.name.as_bytes()), (&source.dir, source.name.as_bytes()))?;
         self.mark_moved(root, source, node, target.lower)?;
         self.mark_moved(root, target, &other, source.lower)?;
         let (dir, to_dir) = (self.upper_dir(&source.dir)?, self.upper_dir(&target.dir)?);

@@ -102,6 +102,9 @@ impl Union {
         if node.kind == Kind::File {
             node.maybe_suid.store(attr.perm & 0o6000 != 0, Ordering::Relaxed);
         }
+        if node.read_only.load(Ordering::Acquire) {
+            attr.perm &= !0o222; // so that the kernel refuses what we would
+        }
         (attr.uid, attr.gid) = (self.view.uids.show(attr.uid), self.view.gids.show(attr.gid));
         attr
     }
