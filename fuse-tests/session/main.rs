@@ -8,6 +8,7 @@ mod support;
 
 mod crash;
 mod fleet;
+mod large;
 mod life;
 mod limits;
 mod policy;
@@ -34,6 +35,8 @@ fn main() -> ExitCode {
         return code;
     }
     let trials = trials![
+        large::what_a_command_wrote_is_seen_whole_and_applied,
+        large::a_look_at_a_mounted_session_and_its_death_lose_nothing,
         life::from_new_to_rm,
         life::several_commands_share_a_running_session,
         life::a_mounted_session_takes_commands,

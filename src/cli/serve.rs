@@ -7,12 +7,12 @@ use super::output;
 use crate::base::{Access, Errno, Error, ErrorKind, Name, RelPath, Result, Rules};
 use crate::fuse::{self, How, Server};
 use crate::journal::{Journal, Op};
-use crate::layer::LayerKind;
+use crate::layer::{LayerKind, partial};
 use crate::session::{
     ControlServer, Handler, Holder, Leaving, LiveStatus, Lock, PathBytes, Place, Role, Session, Store,
 };
 use crate::sys::{file, mount};
-use crate::union::{Config, LayerConfig, Leave, RootConfig, Union, UpperConfig, View};
+use crate::union::{Config, LayerConfig, Leave, RootConfig, Unfilled, Union, UpperConfig, View};
 use parking_lot::{Condvar, Mutex};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -125,6 +125,7 @@ impl Served {
             return Err(Error::failure(format!("the journal of session {} is not in order", session.name))
                 .hint(format!("run: sbx-fuse verify -s {}", session.name)));
         }
+        refuse_incomplete(session)?;
         let journal = Arc::new(journal);
         let allowed = allowance::effective(session)?;
         let rules = allowance::rules(session, &allowed, false)?;
@@ -240,6 +241,8 @@ impl Served {
         if let Some(server) = Arc::into_inner(self.server).filter(|_| gone) {
             server.join()?;
         }
+        // What is not complete stays marked, and the next command tries again.
+        tell_unfilled(&self.union.complete());
         if self.union.is_degraded() {
             // Left open, so that the next command compares it with the upper.
             output::note("the journal missed something; the next command will compare it with the files");
@@ -272,9 +275,33 @@ impl Served {
     }
 }
 
+fn tell_unfilled(unfilled: &[Unfilled]) {
+    for Unfilled { path, why } in unfilled {
+        output::note(&format!("the copy of {path} is not complete: {why}"));
+    }
+}
+
 /// How many threads serve a mount.
 pub(super) fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
+}
+
+/// A server would show the missing parts of an incomplete copy as zeros.
+fn refuse_incomplete(session: &Session) -> Result<()> {
+    for root in session.roots() {
+        let work = root.work_dir();
+        let bytes = work.as_os_str().as_bytes();
+        let fd = file::open_path(bytes, libc::O_PATH | libc::O_DIRECTORY);
+        let fd = fd.map_err(|e| Error::on_path("open", bytes, e))?;
+        if partial::has_incomplete(fd.as_fd()).map_err(|e| Error::on_path("list", bytes, e))? {
+            let name = &session.name;
+            let why = format!("a file of session {name} is not complete, see above");
+            let hint =
+                format!("make room on its disk, or drop the file with: sbx-fuse discard -s {name} PATH");
+            return Err(Error::failure(why).hint(hint));
+        }
+    }
+    Ok(())
 }
 
 fn config(what: &What<'_>, store: &Store, rules: &Rules, journal: Arc<Journal>) -> Result<Config> {
@@ -355,7 +382,12 @@ impl Handler for Live {
 
     fn new_epoch(&self) -> Result<()> {
         self.union.new_epoch();
+        tell_unfilled(&self.union.begin_look());
         Ok(())
+    }
+
+    fn looked(&self) {
+        self.union.end_look();
     }
 
     fn drop_change(&self, change: &Leaving) -> Result<bool> {

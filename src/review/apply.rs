@@ -154,8 +154,15 @@ fn preflight(roots: &[RootDirs], plan: &Plan) -> Result<()> {
             }
             _ => {}
         }
-        let now = objects::stat(dirs.upper.as_fd(), &c.path)
-            .map_err(|e| Error::on_path("look at", c.path.as_bytes(), e))?;
+        let told = |e| Error::on_path("look at", c.path.as_bytes(), e);
+        let object = Object::find(dirs.upper.as_fd(), &c.path).map_err(told)?;
+        if let Some(object) = &object
+            && object.is_incomplete().map_err(told)?
+        {
+            return Err(Error::failure(format!("cannot apply {}: its copy is not complete", c.path))
+                .hint("leave it out, or discard it"));
+        }
+        let now = object.map(|o| o.attr);
         let changed =
             s.upper.is_some_and(|was| now.is_none_or(|now| (now.ino, now.ctime) != (was.ino, was.ctime)));
         if changed {

@@ -75,11 +75,14 @@ pub struct Place {
 pub trait Handler: Send + Sync {
     /// Who it is.
     fn status(&self) -> LiveStatus;
-    /// From now on each write is recorded anew, also to a file that has a record already.
+    /// Somebody is about to look: from now on each write is recorded anew, also to a file that has a record already,
+    /// and the uppers' files are whole until [`Handler::looked`].
     ///
     /// # Errors
     /// When the journal cannot be written.
     fn new_epoch(&self) -> Result<()>;
+    /// Takes one [`Handler::new_epoch`] back: who looked is gone.
+    fn looked(&self);
     /// Takes a change out of the session; false when it is no longer what was seen.
     ///
     /// # Errors
@@ -240,7 +243,7 @@ fn serve(stream: UnixStream, handler: &dyn Handler) -> std::io::Result<()> {
     stream.set_write_timeout(Some(ANSWER_TIME))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
-    let mut joined = Joined { handler, times: 0 };
+    let mut joined = Joined { handler, times: 0, looks: 0 };
     while let Some(line) = read_line(&mut reader)? {
         let answer = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => handle(request, &mut joined).unwrap_or_else(Answer::error),
@@ -255,12 +258,16 @@ fn serve(stream: UnixStream, handler: &dyn Handler) -> std::io::Result<()> {
 struct Joined<'a> {
     handler: &'a dyn Handler,
     times: usize,
+    looks: usize,
 }
 
 impl Drop for Joined<'_> {
     fn drop(&mut self) {
         for _ in 0..self.times {
             self.handler.leave();
+        }
+        for _ in 0..self.looks {
+            self.handler.looked();
         }
     }
 }
@@ -281,6 +288,7 @@ fn handle(request: Request, joined: &mut Joined<'_>) -> Result<Answer> {
         Request::Status => Answer::Status(handler.status()),
         Request::NewEpoch => {
             handler.new_epoch()?;
+            joined.looks += 1;
             Answer::Done
         }
         Request::Drop { applied, root, path, from, seen } => {
@@ -511,6 +519,7 @@ mod tests {
         fn new_epoch(&self) -> Result<()> {
             Ok(())
         }
+        fn looked(&self) {}
         fn drop_change(&self, change: &Leaving) -> Result<bool> {
             assert_eq!((change.root, change.path.as_bytes()), (3, &b"a/\xff\n"[..]));
             assert_eq!(change.from.as_ref().unwrap().as_bytes(), b"b");

@@ -10,6 +10,7 @@ pub mod data;
 pub mod dir;
 pub mod fault;
 pub mod file;
+pub mod lease;
 pub mod map;
 pub mod memory;
 pub mod mount;

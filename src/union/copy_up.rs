@@ -7,6 +7,7 @@
 use super::fds::Slot;
 use super::lookup::{At, write_adj};
 use super::node::{Link, Node};
+use super::partial::Partial;
 use super::{Union, Writable};
 use crate::base::{Attr, BaseId, Errno, Kind, RelPath, SetTime, Sys};
 use crate::layer::{self, Origin, index_name};
@@ -71,53 +72,37 @@ impl Union {
             return Err(Errno::ESTALE);
         }
         let temp = self.temp_name();
-        let placed = self.stage(root, node, &at, &attr, content, &temp).and_then(|base| {
+        let mut partial = None;
+        let placed = self.stage(root, node, (&at, &attr), content, &temp, &mut partial).and_then(|base| {
             let _tree = self.tree.read();
             self.place_copy(root, node, &attr, &temp).map(|()| base)
         });
         if placed.is_err() {
+            if let Some(partial) = partial {
+                self.abandon(&partial);
+            }
             clear(root.work.as_fd(), &temp);
         }
         placed.map(Some)
     }
 
-    /// Makes a complete copy of the object at `at` in the work directory under the name `temp`.
+    /// Makes a copy of the object at `at` in the work directory under the name `temp`; one that borrows from the lower
+    /// is put into `partial`.
     fn stage(
         &self,
         root: &Writable,
         node: &Arc<Node>,
-        at: &At,
-        attr: &Attr,
+        (at, attr): (&At, &Attr),
         content: Content,
         temp: &[u8],
+        partial: &mut Option<Arc<Partial>>,
     ) -> Sys<BaseId> {
         let mut base = BaseId::of(attr);
         let work = root.work.as_fd();
         match attr.kind {
             Kind::File => {
                 let to = file::openat(work, temp, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)?;
-                let (from, readable) = match at.open(libc::O_RDONLY) {
-                    // A file that may be written but not read can still be replaced whole.
-                    Err(Errno::EACCES) if content == Content::Empty => (at.handle()?, false),
-                    other => (other?, true),
-                };
-                if attr.size <= SMALL && readable {
-                    let bytes = read_small(from.as_fd(), attr.size)?;
-                    base.hash = Some(self.keep_base(&bytes));
-                    if content == Content::Keep {
-                        data::pwrite_all(to.as_fd(), &bytes, 0)?;
-                    }
-                } else if content == Content::Keep {
-                    data::copy_content(from.as_fd(), to.as_fd(), attr.size, |_| {})?;
-                }
-                copy_meta(from.as_fd(), to.as_fd(), attr, |to| self.note_origin(node, to, &base, attr))?;
-                if content == Content::Keep {
-                    let (atime, mtime) = (SetTime::At(attr.atime), SetTime::At(attr.mtime));
-                    file::utimens_at(to.as_fd(), b"", Some(atime), Some(mtime))?;
-                }
-                if !self.view.volatile {
-                    data::fsync(to.as_fd(), true)?;
-                }
+                *partial = self.stage_file(root, node, (at, attr), content, to.as_fd(), &mut base)?;
             }
             Kind::Symlink => {
                 let target = file::readlinkat(at.dir.as_fd(), &at.name)?;
@@ -135,6 +120,59 @@ impl Union {
             }
         }
         Ok(base)
+    }
+
+    /// The content and attributes of a regular file, for the empty file `to`.
+    fn stage_file(
+        &self,
+        root: &Writable,
+        node: &Arc<Node>,
+        (at, attr): (&At, &Attr),
+        content: Content,
+        to: BorrowedFd<'_>,
+        base: &mut BaseId,
+    ) -> Sys<Option<Arc<Partial>>> {
+        let keep = content == Content::Keep;
+        let (from, readable) = match at.open(libc::O_RDONLY) {
+            // A file that may be written but not read can still be replaced whole.
+            Err(Errno::EACCES) if !keep => (at.handle()?, false),
+            other => (other?, true),
+        };
+        let small = attr.size <= SMALL && readable;
+        if small {
+            let bytes = read_small(from.as_fd(), attr.size)?;
+            base.hash = Some(self.keep_base(&bytes));
+            if keep {
+                data::pwrite_all(to, &bytes, 0)?;
+            }
+        }
+        let meta = |from: BorrowedFd<'_>, mark: &dyn Fn(BorrowedFd<'_>) -> Sys<()>| {
+            copy_meta(from, to, attr, |to| {
+                self.note_origin(node, to, base, attr)?;
+                mark(to)
+            })
+        };
+        let there = small || !keep || (root.features.reflink && data::clone_file(from.as_fd(), to).is_ok());
+        let begun = if there { Err(from) } else { self.borrow(root, node, (from, attr), to, meta)? };
+        let partial = match begun {
+            Ok(partial) => Some(partial),
+            Err(from) => {
+                if !there {
+                    data::copy_content(from.as_fd(), to, attr.size, |_| {})?;
+                }
+                meta(from.as_fd(), &|_| Ok(()))?;
+                None
+            }
+        };
+        let done = || {
+            if keep {
+                file::utimens_at(to, b"", Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))?;
+            }
+            if self.view.volatile { Ok(()) } else { data::fsync(to, partial.is_none()) }
+        };
+        // Whoever called cannot let go of what it was not given.
+        done().inspect_err(|_| partial.iter().for_each(|p| self.abandon(p)))?;
+        Ok(partial)
     }
 
     /// Notes on a copy where it came from and what it was. Where that path is too long for the file system's xattrs
@@ -302,7 +340,7 @@ impl Union {
 
 /// Where a lower-only non-directory is in its layer, which is not its path in the merged view when a directory above
 /// it was renamed. Needs the tree lock.
-fn lower_path(node: &Node) -> Option<RelPath> {
+pub(super) fn lower_path(node: &Node) -> Option<RelPath> {
     let place = node.place.read();
     let (link, layer) = (place.name()?.clone(), place.layer);
     drop(place);

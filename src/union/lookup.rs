@@ -109,6 +109,7 @@ impl Union {
         if node.place.read().pin.is_some() {
             self.loosen();
         }
+        self.forget_partial(&node);
         let copied = node.place.read().copied;
         if let Some((dev, ino)) = copied {
             self.nodes.forget_copied(dev, ino, id);

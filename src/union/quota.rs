@@ -65,15 +65,17 @@ impl Drop for Charge<'_> {
     /// Gives back what the content did not need.
     fn drop(&mut self) {
         let Some(node) = &self.node else { return };
-        let Ok(after) = self.union.content(node, true).and_then(|fd| file::stat(fd.as_fd())) else {
+        let held =
+            self.union.content(node, true).and_then(|fd| self.union.held(node, &file::stat(fd.as_fd())?));
+        let Ok(after) = held else {
             self.quota.loose.store(true, Ordering::Release);
             return;
         };
-        let grown = (after.blocks * 512).saturating_sub(self.before);
+        let grown = after.saturating_sub(self.before);
         let mut used = self.quota.used.lock();
         used.bytes = (used.bytes + grown).saturating_sub(self.reserved);
         drop(used);
-        if after.blocks * 512 < self.before {
+        if after < self.before {
             self.quota.loose.store(true, Ordering::Release);
         }
     }
@@ -142,7 +144,13 @@ impl Union {
                 usage.inodes += 1;
             }
         }
+        usage.bytes += self.partials.outstanding();
         Ok(usage)
+    }
+
+    /// What an upper file takes, with what it is still going to take to be whole.
+    fn held(&self, node: &Node, attr: &Attr) -> Sys<u64> {
+        Ok(attr.blocks * 512 + self.partial_of(node).map_or(0, |p| p.outstanding()))
     }
 
     /// Leave to change `len` bytes at `offset` of a file's content; `None` where nothing is limited.
@@ -156,7 +164,7 @@ impl Union {
         }
         let attr = file::stat(self.content(node, false)?.as_fd())?;
         let in_upper = node.place.read().upper;
-        let held = if in_upper { attr.blocks * 512 } else { 0 };
+        let held = if in_upper { self.held(node, &attr)? } else { 0 };
         let need = content_need(&attr, offset, len) + if in_upper { 0 } else { copy_need(&attr) };
         let mut charge = self.take(quota, self.need_of_parents(node), need)?;
         charge.node = Some(node.clone());
