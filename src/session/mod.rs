@@ -29,7 +29,7 @@ pub use archive_lower::{LowerId, LowerMatch, Sample};
 pub use config::{
     Config, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size, UndoConfig,
 };
-pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Place, Seen};
+pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, NewBase, Place, Seen};
 pub use empty::empty_session;
 pub use lock::{Holder, Lock, Role};
 pub use meta::{META_VERSION, Meta, PathBytes, RootMeta};

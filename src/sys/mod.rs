@@ -12,6 +12,7 @@ pub mod fault;
 pub mod file;
 pub mod map;
 pub mod mount;
+pub mod owner;
 pub mod process;
 pub mod signal;
 pub mod socket;
