@@ -1,7 +1,7 @@
 //! Every pair of what a session did and what the real tree did. The table in docs/conflicts.md is this test's
 //! expectation: it is compared cell by cell with what happens.
 
-use crate::world::{World, rel};
+use crate::world::World;
 use sbx_fuse::base::{BaseId, ChangeSet, Kind, RelPath};
 use sbx_fuse::review::{
     Leave, NoFault, Offline, Policy, Selection, Settled, Why, apply_with, check, move_base, plan,

@@ -433,7 +433,7 @@ fn an_undo_fails_or_dies_anywhere() {
 /// Twenty thousand changes: the log is written in few batches, and everything can be taken back.
 #[test]
 fn many_changes_are_applied_and_undone() {
-    let w = World::new();
+    let w = World::within(place());
     for i in 0..20_000 {
         let at = w.upper(&format!("d{}/f{i}", i / 500));
         if i % 500 == 0 {

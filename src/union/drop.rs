@@ -126,7 +126,13 @@ impl Union {
             // The root's own mode and xattrs: the real directory has them now, or has them again.
             let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
             let lower = root.lowers.first().ok_or(Errno::EIO)?.dir.as_fd();
-            super::copy_up::copy_meta(lower, writable.upper.as_fd(), &file::stat(lower)?, |_| Ok(()))?;
+            let (upper, now) = (writable.upper.as_fd(), file::stat(lower)?);
+            super::copy_up::copy_meta(lower, upper, &now, |_| Ok(()))?;
+            // What it is a change of from now on.
+            if let Some(origin) = layer::read_origin(upper)? {
+                let origin = layer::Origin { base: BaseId::of(&now), ..origin };
+                forced(upper, || layer::write_origin(upper, &origin))?;
+            }
             return Ok(true);
         }
         let (Some((dir, found)), Some(name)) = (self.upper_at(root, path)?, path.file_name()) else {
