@@ -9,7 +9,8 @@ use crate::fuse::{self, How, Server};
 use crate::journal::{Journal, Op};
 use crate::layer::{LayerKind, partial};
 use crate::session::{
-    ControlServer, Handler, Holder, Leaving, LiveStatus, Lock, PathBytes, Place, Role, Session, Store,
+    ControlServer, Handler, Holder, Leaving, LiveStatus, Lock, NewBase, PathBytes, Place, Role, Session,
+    Store,
 };
 use crate::sys::{file, mount};
 use crate::union::{Config, LayerConfig, Leave, RootConfig, Unfilled, Union, UpperConfig, View};
@@ -400,6 +401,12 @@ impl Handler for Live {
         };
         let told = |e| Error::on_path("take out of the session", RelPath::as_bytes(&change.path), e);
         self.union.leave(&leave).map_err(told)
+    }
+
+    fn based_on(&self, file: &NewBase) -> Result<bool> {
+        self.union
+            .based_on(file.root, &file.path, file.ino, (&file.real, file.base.clone()))
+            .map_err(|e| Error::on_path("note the new base of", file.path.as_bytes(), e))
     }
 
     fn umount(&self) -> Result<()> {

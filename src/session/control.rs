@@ -4,7 +4,7 @@
 //! such place; the lock file names it. Only processes of the same user are answered (`SO_PEERCRED`).
 
 use super::meta::PathBytes;
-use crate::base::{Errno, Error, ErrorKind, RelPath, Result, Time, quote};
+use crate::base::{BaseId, Errno, Error, ErrorKind, RelPath, Result, Time, quote};
 use crate::sys::file;
 use nix::sys::socket::{Shutdown, getsockopt, shutdown, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,21 @@ pub struct Leaving {
     pub from: Option<RelPath>,
     /// What its object in the upper was when somebody looked.
     pub seen: Option<Seen>,
+}
+
+/// A file of a live session of which a part was applied: it is a change of the real file as that is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewBase {
+    /// Which root.
+    pub root: u16,
+    /// Where it is in the merged view.
+    pub path: RelPath,
+    /// Where the real file is.
+    pub real: RelPath,
+    /// Inode number of its object in the upper.
+    pub ino: u64,
+    /// The real file.
+    pub base: BaseId,
 }
 
 /// What a server says of itself.
@@ -88,6 +103,11 @@ pub trait Handler: Send + Sync {
     /// # Errors
     /// As the file operations on the upper.
     fn drop_change(&self, change: &Leaving) -> Result<bool>;
+    /// Notes on what a file is based from now on; false when something else is at its path.
+    ///
+    /// # Errors
+    /// When the upper cannot be looked at.
+    fn based_on(&self, file: &NewBase) -> Result<bool>;
     /// Unmounts; the server ends after that.
     ///
     /// # Errors
@@ -111,6 +131,7 @@ enum Request {
     Status,
     NewEpoch,
     Drop { applied: bool, root: u16, path: PathBytes, from: Option<PathBytes>, seen: Option<Seen> },
+    BasedOn { root: u16, path: PathBytes, real: PathBytes, ino: u64, base: BaseId },
     Umount,
     Join,
     Command { pid: u32, argv: Vec<PathBytes> },
@@ -272,6 +293,10 @@ impl Drop for Joined<'_> {
     }
 }
 
+fn relative(p: &PathBytes) -> Result<RelPath> {
+    RelPath::new(p.as_bytes()).map_err(|e| Error::on_path("use the path", p.as_bytes(), e))
+}
+
 fn handle(request: Request, joined: &mut Joined<'_>) -> Result<Answer> {
     let handler = joined.handler;
     Ok(match request {
@@ -292,12 +317,13 @@ fn handle(request: Request, joined: &mut Joined<'_>) -> Result<Answer> {
             Answer::Done
         }
         Request::Drop { applied, root, path, from, seen } => {
-            let relative = |p: &PathBytes| {
-                RelPath::new(p.as_bytes()).map_err(|e| Error::on_path("use the path", p.as_bytes(), e))
-            };
             let from = from.as_ref().map(relative).transpose()?;
             let change = Leaving { applied, root, path: relative(&path)?, from, seen };
             Answer::Dropped(handler.drop_change(&change)?)
+        }
+        Request::BasedOn { root, path, real, ino, base } => {
+            let file = NewBase { root, path: relative(&path)?, real: relative(&real)?, ino, base };
+            Answer::Dropped(handler.based_on(&file)?)
         }
         Request::Umount => {
             handler.umount()?;
@@ -405,6 +431,19 @@ impl Client {
         };
         match self.ask(&request)? {
             Answer::Dropped(dropped) => Ok(dropped),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// As [`Handler::based_on`].
+    ///
+    /// # Errors
+    /// The handler's, or when it does not answer.
+    pub fn based_on(&mut self, file: &NewBase) -> Result<bool> {
+        let text = |p: &RelPath| PathBytes(p.as_bytes().to_vec());
+        let (path, real, base) = (text(&file.path), text(&file.real), file.base.clone());
+        match self.ask(&Request::BasedOn { root: file.root, path, real, ino: file.ino, base })? {
+            Answer::Dropped(noted) => Ok(noted),
             other => Err(unexpected(&other)),
         }
     }
@@ -525,6 +564,9 @@ mod tests {
             assert_eq!(change.from.as_ref().unwrap().as_bytes(), b"b");
             Ok(change.applied && change.seen.is_none())
         }
+        fn based_on(&self, file: &NewBase) -> Result<bool> {
+            Ok(file.ino == 9 && file.real.as_bytes() == b"b" && file.base.size == 5)
+        }
         fn umount(&self) -> Result<()> {
             Err(Error::new(ErrorKind::Locked, "busy").hint("wait"))
         }
@@ -563,6 +605,21 @@ mod tests {
         assert!(client.drop_change(&change).unwrap());
         change.seen = Some(Seen { ino: 1, ctime: Time::default() });
         assert!(!client.drop_change(&change).unwrap());
+        let base = BaseId {
+            kind: crate::base::Kind::File,
+            perm: 0,
+            uid: 0,
+            gid: 0,
+            size: 5,
+            dev: 0,
+            ino: 0,
+            nlink: 1,
+            mtime: Time::default(),
+            ctime: Time::default(),
+            hash: Some([7; 32]),
+        };
+        let (path, real) = (change.path.clone(), RelPath::new(b"b").unwrap());
+        assert!(client.based_on(&NewBase { root: 0, path, real, ino: 9, base }).unwrap());
         let e = client.umount().unwrap_err();
         assert_eq!((e.kind, e.hint.as_deref()), (ErrorKind::Locked, Some("wait")));
         std::sync::LazyLock::force(&LEFT);

@@ -31,7 +31,9 @@ pub use config::{
     Config, Cpus, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size,
     UndoConfig,
 };
-pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Place, Seen, is_dead_socket};
+pub use control::{
+    Client, ControlServer, Handler, Leaving, LiveStatus, NewBase, Place, Seen, is_dead_socket,
+};
 pub use empty::empty_session;
 pub use lock::{Holder, Lock, Role};
 pub use meta::{META_VERSION, Meta, PathBytes, RootMeta};

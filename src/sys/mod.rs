@@ -14,6 +14,7 @@ pub mod lease;
 pub mod map;
 pub mod memory;
 pub mod mount;
+pub mod owner;
 pub mod process;
 pub mod signal;
 pub mod socket;
