@@ -110,6 +110,6 @@ pub(super) fn rules(session: &Session, config: &Config, gui: bool) -> Result<Rul
         .hint("take them out of the configuration"));
     }
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|h| h.is_absolute());
-    let roots: Vec<&Path> = session.meta.roots.iter().map(|r| r.path.as_path()).collect();
+    let roots: Vec<&Path> = session.all_roots().map(|r| r.lower_dir()).collect();
     Sources { config, roots: &roots, home: home.as_deref(), gui }.rules()
 }

@@ -141,7 +141,9 @@ impl Store {
                 continue;
             }
             let mut theirs = session.meta.roots.iter().map(|r| r.path.as_path());
-            let meets = |a: &Path| roots.iter().any(|b| a.starts_with(&b.path) || b.path.starts_with(a));
+            let meets = |a: &Path| {
+                roots.iter().filter(|r| !r.private).any(|b| a.starts_with(&b.path) || b.path.starts_with(a))
+            };
             if let Some(taken) = theirs.find(|a| meets(a)) {
                 let shown = quote(taken.as_os_str().as_bytes());
                 let why = if session.meta.exclusive {
@@ -187,8 +189,10 @@ impl Store {
         for dir in ["", "journal", "roots", "mnt"] {
             make_dir(&path.join(dir))?;
         }
-        let mut metas = Vec::new();
-        for (i, root) in roots.iter().enumerate() {
+        let (mut metas, mut private) = (Vec::new(), Vec::new());
+        // Where roots are is told by their place in the list, so that those that a review shows come first.
+        let ordered = roots.iter().filter(|r| !r.private).chain(roots.iter().filter(|r| r.private));
+        for (i, root) in ordered.enumerate() {
             let dir = path.join("roots").join(i.to_string());
             make_dir(&dir)?;
             make_dir(&dir.join("upper"))?;
@@ -196,7 +200,8 @@ impl Store {
             let work = open_dir(&dir.join("work"))?;
             let features = layer::probe(work.as_fd())
                 .map_err(|e| Error::on_path("use", dir.as_os_str().as_bytes(), e))?;
-            metas.push(RootMeta {
+            let list = if root.private { &mut private } else { &mut metas };
+            list.push(RootMeta {
                 path: PathBytes::from(root.path.as_path()),
                 name: PathBytes(root.name.clone()),
                 features,
@@ -209,6 +214,7 @@ impl Store {
             created,
             named,
             roots: metas,
+            private,
             command: Vec::new(),
             quota: QuotaConfig::default(),
             limits: LimitsConfig::default(),
@@ -400,6 +406,12 @@ impl Session {
         (0..self.meta.roots.len()).map(|i| self.root(i))
     }
 
+    /// The roots, and after them the directories of which it has a private version.
+    pub fn all_roots(&self) -> impl Iterator<Item = Root<'_>> {
+        let all = self.meta.roots.len() + self.meta.private.len();
+        (0..all).map(|index| Root { session: self, index })
+    }
+
     /// Takes the session for a moment, to change it without a server.
     ///
     /// # Errors
@@ -461,7 +473,8 @@ impl<'a> Root<'a> {
 
     /// What the session says about it.
     pub fn meta(&self) -> &'a RootMeta {
-        &self.session.meta.roots[self.index]
+        let meta = &self.session.meta;
+        meta.roots.get(self.index).unwrap_or_else(|| &meta.private[self.index - meta.roots.len()])
     }
 
     /// The real directory.

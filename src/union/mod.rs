@@ -155,6 +155,8 @@ pub struct Union {
     view: View,
     quota: OnceLock<quota::Quota>,
     rules: OnceLock<Rules>,
+    /// How many roots, from the first, have their changes recorded; all of them before this is set.
+    recorded: OnceLock<usize>,
     temp_seq: AtomicU64,
     /// Set when upper and journal may disagree; the journal is then not closed as clean.
     degraded: AtomicBool,
@@ -196,6 +198,7 @@ impl Union {
             view: config.view,
             quota: OnceLock::new(),
             rules: OnceLock::new(),
+            recorded: OnceLock::new(),
             temp_seq: AtomicU64::new(1),
             degraded: AtomicBool::new(false),
         });
