@@ -218,7 +218,10 @@ fn cell(session: Act, real: &dyn Fn(&World)) -> String {
     }
 }
 
-fn table(title: &str, cell: fn(Act, &dyn Fn(&World)) -> String) -> Vec<String> {
+/// What comes of what the session did and what was done to the real tree.
+type Cell = fn(Act, &dyn Fn(&World)) -> String;
+
+fn table(title: &str, cell: Cell) -> Vec<String> {
     let heads: Vec<&str> = SESSION.iter().map(|s| s.0).collect();
     let mut lines = vec![format!("| {title} | {} |", heads.join(" | "))];
     lines.push(format!("|---|{}", "---|".repeat(SESSION.len())));

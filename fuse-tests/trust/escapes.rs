@@ -65,7 +65,9 @@ fn a_directory_that_becomes_a_symlink_leads_nowhere() {
                         // Also a directory that may not be written to can be moved within its own.
                         fs::rename(&victim, &aside).unwrap();
                     }
-                    if fs::symlink_metadata(&victim).is_err() && victim.parent().is_some_and(Path::is_dir) {
+                    if fs::symlink_metadata(&victim).is_err()
+                        && victim.parent().is_some_and(|p| fs::symlink_metadata(p).is_ok_and(|m| m.is_dir()))
+                    {
                         symlink(outside.path(), &victim).unwrap();
                     }
                 }),

@@ -122,6 +122,6 @@ pub(super) fn no_room(session: &Session, e: crate::base::Errno) -> Error {
 /// `Usage` for a rule that cannot be understood or held.
 pub(super) fn rules(session: &Session, config: &Config, gui: bool) -> Result<Rules> {
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|h| h.is_absolute());
-    let roots: Vec<&Path> = session.meta.roots.iter().map(|r| r.path.as_path()).collect();
+    let roots: Vec<&Path> = session.all_roots().map(|r| r.lower_dir()).collect();
     Sources { config, roots: &roots, home: home.as_deref(), gui }.rules()
 }

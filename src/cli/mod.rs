@@ -10,6 +10,7 @@ mod completions;
 mod context;
 mod diff;
 mod discard;
+mod display;
 mod doctor;
 mod exec;
 mod export;

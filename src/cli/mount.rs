@@ -59,7 +59,7 @@ pub(super) fn run(args: MountArgs) -> Result<u8> {
     let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
     let mountpoint = check_mountpoint(&args.mountpoint)?;
     let (mut session, made) =
-        find_or_make(&store, args.session.as_deref(), &args.roots, &cwd, args.allowance.exclusive)?;
+        find_or_make(&store, args.session.as_deref(), (&args.roots, None), &cwd, args.allowance.exclusive)?;
     args.allowance.keep(&mut session)?;
     let name = session.name.clone();
     let done = check_apart(&session, &mountpoint, store.dir()).and_then(|()| {

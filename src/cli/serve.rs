@@ -132,6 +132,7 @@ impl Served {
         let rules = allowance::rules(session, &allowed, false)?;
         let union = Union::new(config(what, store, &rules, journal.clone())?)?;
         union.govern(rules);
+        union.record_first(session.meta.roots.len());
         union.limit(allowance::limits(&allowed)).map_err(|e| allowance::no_room(session, e))?;
         let how = match what.way {
             Way::Direct { .. } => How::Direct,
@@ -311,7 +312,7 @@ fn config(what: &What<'_>, store: &Store, rules: &Rules, journal: Arc<Journal>) 
         file::open_path(bytes, libc::O_PATH | libc::O_DIRECTORY).map_err(|e| Error::on_path("open", bytes, e))
     };
     let mut roots = Vec::new();
-    for root in what.session.roots() {
+    for root in what.session.all_roots() {
         let meta = root.meta();
         let name = Name::new(meta.name.as_bytes())
             .map_err(|e| Error::on_path("use the name", meta.name.as_bytes(), e))?;

@@ -117,12 +117,12 @@ pub fn settle(roots: &[RootDirs], set: &ChangeSet) -> Result<Vec<Settled>> {
     Ok(settled)
 }
 
+/// Names of roots by their number.
+type Names = BTreeSet<(u16, RelPath)>;
+
 /// What the session and the real tree have renamed alike is not renamed any more, but a change, or none, of what is now at
 /// the new name; and what was beneath the old name is beneath the new one. Returned with the new names of such renames.
-fn as_in_place_where_moved(
-    roots: &[RootDirs],
-    changes: &[Change],
-) -> Result<(Vec<Change>, BTreeSet<(u16, RelPath)>)> {
+fn as_in_place_where_moved(roots: &[RootDirs], changes: &[Change]) -> Result<(Vec<Change>, Names)> {
     let mut changes = changes.to_vec();
     let mut done = BTreeSet::new();
     let renames: Vec<usize> = (0..changes.len()).filter(|&i| changes[i].what == What::Renamed).collect();

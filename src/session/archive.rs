@@ -615,15 +615,16 @@ impl Store {
         if !header.lowers.iter().map(|l| &l.path).eq(meta.roots.iter().map(|r| &r.path)) {
             return Err(odd("it does not say what it was made on"));
         }
-        let paths: Vec<&Path> = meta.roots.iter().map(|r| r.path.as_path()).collect();
+        let all = meta.roots.iter().chain(&meta.private);
+        let paths: Vec<&Path> = all.map(|r| r.path.as_path()).collect();
         for (i, path) in paths.iter().enumerate() {
             let why = "the archive is refused: a root of it cannot be one";
             roots::check_place(path, self.dir()).map_err(|e| e.context(why))?;
             for other in &paths[..i] {
-                roots::check_apart(other, path).map_err(|e| e.context(why))?;
+                roots::check_distinct(other, path).map_err(|e| e.context(why))?;
             }
         }
-        for (i, root) in meta.roots.iter_mut().enumerate() {
+        for (i, root) in meta.roots.iter_mut().chain(&mut meta.private).enumerate() {
             if !is_canonical(root.path.as_path()) || !archive_read::is_name(root.name.as_bytes()) {
                 return Err(odd("a root of it cannot be one"));
             }

@@ -25,13 +25,14 @@
 //!
 //! [network]
 //! forbid = false                # refuse --net
+//! allow = ["crates.io:443"]     # the most that --net lets through: HOST, HOST:PORT, *.HOST, addresses
 //!
 //! [undo]                        # what `gc` leaves of the originals that applying replaced, in each session
 //! keep = 10                     # of the newest so many applications
 //! days = 30                     # and not older
 //! ```
 
-use crate::base::{Error, ErrorKind, Pattern, Result, quote};
+use crate::base::{Error, ErrorKind, Pattern, Result, Target, quote};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -223,11 +224,14 @@ pub struct EnvConfig {
 }
 
 /// What a sandbox may reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkConfig {
     /// `--net` is refused.
     pub forbid: bool,
+    /// The most that it lets through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow: Option<Vec<String>>,
 }
 
 /// How long what applying replaced is kept.
@@ -259,6 +263,9 @@ pub struct Config {
     /// What the projects' own files add to the policy, each with its root.
     #[serde(skip)]
     pub projects: Vec<(PathBuf, PolicyConfig)>,
+    /// `network.allow` of every file that has it: each must let a connection through.
+    #[serde(skip)]
+    pub net_lists: Vec<Vec<Target>>,
     /// Rules of the review, which reads them itself.
     risk: Option<Ignored>,
     /// As `risk`.
@@ -316,6 +323,7 @@ impl Config {
         self.env.clear |= project.env.clear;
         self.env.drop.extend(project.env.drop);
         self.network.forbid |= project.network.forbid;
+        self.net_lists.extend(project.net_lists);
     }
 }
 
@@ -387,10 +395,31 @@ fn line_of(text: &str, at: usize) -> usize {
 
 /// The configuration, or the line of the mistake and what is wrong.
 fn parse(text: &str) -> std::result::Result<Config, (usize, String)> {
-    let config = toml::from_str(text)
+    let config: Config = toml::from_str(text)
         .map_err(|e| (line_of(text, e.span().map_or(0, |s| s.start)), e.message().replace('\n', ", ")))?;
     check_patterns(text)?;
-    Ok(config)
+    Ok(Config { net_lists: targets(text)?.into_iter().collect(), ..config })
+}
+
+/// What `network.allow` says.
+fn targets(text: &str) -> std::result::Result<Option<Vec<Target>>, (usize, String)> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Places {
+        network: Network,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Network {
+        allow: Option<Vec<toml::Spanned<String>>>,
+    }
+    // What is wrong otherwise has been told.
+    let Some(allow) = toml::from_str::<Places>(text).unwrap_or_default().network.allow else {
+        return Ok(None);
+    };
+    let target =
+        |t: &toml::Spanned<String>| t.get_ref().parse().map_err(|why| (line_of(text, t.span().start), why));
+    allow.iter().map(target).collect::<std::result::Result<_, _>>().map(Some)
 }
 
 /// Refuses a rule that is no pattern.

@@ -41,7 +41,7 @@ pub use mounts::{Mounted, is_dead, mounted, unmount_by_helper, unmount_stale};
 pub use processes::{MARKER, Process, end_processes, processes};
 pub use recover::recover;
 pub use remove::remove_tree;
-pub use roots::{ChosenRoot, choose as choose_roots};
+pub use roots::{ChosenRoot, Home, add_home, choose as choose_roots};
 pub use rules::{Sources, from_command_line};
 pub use store::{Root, Session, Store};
 pub use usage::Usage;

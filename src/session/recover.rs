@@ -34,7 +34,7 @@ pub fn recover(session: &mut Session, _lock: &Lock) -> Result<Vec<String>> {
         }
     }
     let mut temps = 0;
-    for i in 0..session.meta.roots.len() {
+    for i in 0..session.meta.roots.len() + session.meta.private.len() {
         temps += clean_work(session, i)?;
     }
     if temps > 0 {

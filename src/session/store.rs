@@ -101,7 +101,7 @@ impl Store {
         let parent = self.make_dirs()?;
         self.sweep();
         let _alone = self.alone()?;
-        let places: Vec<&Path> = roots.iter().map(|r| r.path.as_path()).collect();
+        let places: Vec<&Path> = roots.iter().filter(|r| !r.private).map(|r| r.path.as_path()).collect();
         self.check_reserved(&places, exclusive, None)?;
         let id = names::random_hex::<16>()?;
         let temp = format!(".new-{id}");
@@ -208,8 +208,10 @@ impl Store {
         for dir in ["", "journal", "roots", "mnt"] {
             make_dir(&path.join(dir))?;
         }
-        let mut metas = Vec::new();
-        for (i, root) in roots.iter().enumerate() {
+        let (mut metas, mut private) = (Vec::new(), Vec::new());
+        // Where roots are is told by their place in the list, so that those that a review shows come first.
+        let ordered = roots.iter().filter(|r| !r.private).chain(roots.iter().filter(|r| r.private));
+        for (i, root) in ordered.enumerate() {
             let dir = path.join("roots").join(i.to_string());
             make_dir(&dir)?;
             make_dir(&dir.join("upper"))?;
@@ -217,7 +219,8 @@ impl Store {
             let work = open_dir(&dir.join("work"))?;
             let features = layer::probe(work.as_fd())
                 .map_err(|e| Error::on_path("use", dir.as_os_str().as_bytes(), e))?;
-            metas.push(RootMeta {
+            let list = if root.private { &mut private } else { &mut metas };
+            list.push(RootMeta {
                 path: PathBytes::from(root.path.as_path()),
                 name: PathBytes(root.name.clone()),
                 features,
@@ -230,6 +233,7 @@ impl Store {
             created,
             named,
             roots: metas,
+            private,
             command: Vec::new(),
             quota: QuotaConfig::default(),
             limits: LimitsConfig::default(),
@@ -423,6 +427,12 @@ impl Session {
         (0..self.meta.roots.len()).map(|i| self.root(i))
     }
 
+    /// The roots, and after them the directories of which it has a private version.
+    pub fn all_roots(&self) -> impl Iterator<Item = Root<'_>> {
+        let all = self.meta.roots.len() + self.meta.private.len();
+        (0..all).map(|index| Root { session: self, index })
+    }
+
     /// Takes the session for a moment, to change it without a server.
     ///
     /// # Errors
@@ -484,7 +494,8 @@ impl<'a> Root<'a> {
 
     /// What the session says about it.
     pub fn meta(&self) -> &'a RootMeta {
-        &self.session.meta.roots[self.index]
+        let meta = &self.session.meta;
+        meta.roots.get(self.index).unwrap_or_else(|| &meta.private[self.index - meta.roots.len()])
     }
 
     /// The real directory.

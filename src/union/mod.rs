@@ -165,6 +165,8 @@ pub struct Union {
     /// For threads of ours, which must not keep it alive.
     own: Weak<Union>,
     rules: OnceLock<Rules>,
+    /// How many roots, from the first, have their changes recorded; all of them before this is set.
+    recorded: OnceLock<usize>,
     temp_seq: AtomicU64,
     /// Set when upper and journal may disagree; the journal is then not closed as clean.
     degraded: AtomicBool,
@@ -209,6 +211,7 @@ impl Union {
             partials: partial::Partials::new(),
             own: own.clone(),
             rules: OnceLock::new(),
+            recorded: OnceLock::new(),
             temp_seq: AtomicU64::new(1),
             degraded: AtomicBool::new(false),
         });
