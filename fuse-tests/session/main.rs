@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod confine;
 mod life;
 mod policy;
 mod quota;
@@ -31,6 +32,11 @@ fn main() -> ExitCode {
         return code;
     }
     let trials = trials![
+        confine::only_the_hosts_named_are_reached,
+        confine::the_screen_is_reached_only_when_asked_for,
+        confine::a_private_home_shows_the_persons_and_keeps_what_is_written,
+        confine::a_reviewed_home_is_one_more_root,
+        confine::sandboxes_within_sandboxes_apply_one_level_up,
         life::from_new_to_rm,
         life::several_commands_share_a_running_session,
         life::a_mounted_session_takes_commands,
