@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod confine;
 mod crash;
 mod fleet;
 mod large;
@@ -35,6 +36,11 @@ fn main() -> ExitCode {
         return code;
     }
     let trials = trials![
+        confine::only_the_hosts_named_are_reached,
+        confine::the_screen_is_reached_only_when_asked_for,
+        confine::a_private_home_shows_the_persons_and_keeps_what_is_written,
+        confine::a_reviewed_home_is_one_more_root,
+        confine::sandboxes_within_sandboxes_apply_one_level_up,
         large::what_a_command_wrote_is_seen_whole_and_applied,
         large::a_look_at_a_mounted_session_and_its_death_lose_nothing,
         life::from_new_to_rm,

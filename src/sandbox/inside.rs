@@ -88,6 +88,7 @@ pub fn exec(restore: &[i32], env: Vec<(OsString, OsString)>, command: &[OsString
         signal::set(number, Disposition::Default)
             .map_err(|e| Error::sys("give the command its signals", e))?;
     }
+    crate::sys::process::leave_keyring().map_err(|e| Error::sys("leave the keyring of the session", e))?;
     let (program, args) = command.split_first().ok_or_else(|| Error::usage("there is no command"))?;
     let shown = quote(program.as_bytes());
     let e = Errno::from(Command::new(program).args(args).envs(env).exec());

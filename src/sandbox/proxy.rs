@@ -232,7 +232,10 @@ fn reach_via(via: SocketAddr, target: &str) -> std::result::Result<TcpStream, Re
     }
     let mut why = String::new();
     match stream.read_to_string(&mut why) {
-        Ok(_) if head.starts_with(b"HTTP/1.1 403") => Err(Refusal::Rule(why.trim().to_owned())),
+        Ok(_) if head.starts_with(b"HTTP/1.1 403") => {
+            let why = why.trim();
+            Err(Refusal::Rule(why.strip_prefix("sbx-fuse: ").unwrap_or(why).to_owned()))
+        }
         _ => Err(Refusal::Failed(format!("the proxy around us does not reach {target}: {}", why.trim()))),
     }
 }
