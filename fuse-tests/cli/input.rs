@@ -183,9 +183,7 @@ fn doctor_tells_every_thing_with_its_remedy() {
             "bwrap",
             "state directory",
             "open files",
-            "inotify watches",
-            "limits",
-            "left behind"
+            "inotify watches"
         ]
     );
     for check in checks {

@@ -52,8 +52,7 @@ impl View {
         view
     }
 
-    /// Starts the server, as the constructor does.
-    pub fn start(&mut self) {
+    fn start(&mut self) {
         let (journal, _) = Journal::open(&self.setup.journal).unwrap();
         let journal = Arc::new(journal);
         let root = RootConfig {
@@ -86,21 +85,14 @@ impl View {
 
     /// Ends the server in good order.
     pub fn stop(&mut self) {
-        assert!(self.end(), "the journal could not be told");
-    }
-
-    /// Ends the server; false when it could not tell the journal all that it did, which then stays open for those who
-    /// reconcile it.
-    pub fn end(&mut self) -> bool {
         self.known.clear();
         self.held.clear();
-        let whole = self.union.take().is_none_or(|union| !union.is_degraded());
-        if let Some(journal) = self.journal.take()
-            && whole
-        {
+        if let Some(union) = self.union.take() {
+            assert!(!union.is_degraded());
+        }
+        if let Some(journal) = self.journal.take() {
             journal.finish().unwrap();
         }
-        whole
     }
 
     pub fn remount(&mut self) {
@@ -108,12 +100,12 @@ impl View {
         self.start();
     }
 
-    pub fn union(&self) -> Arc<Union> {
+    fn union(&self) -> Arc<Union> {
         self.union.clone().unwrap()
     }
 
     /// One component: `ENOENT` for nothing.
-    pub fn step(&mut self, dir: NodeId, name: &str) -> Sys<(NodeId, Attr)> {
+    fn step(&mut self, dir: NodeId, name: &str) -> Sys<(NodeId, Attr)> {
         let entry = self.union().lookup(dir, name.as_bytes())?;
         if entry.id == 0 {
             return Err(Errno::ENOENT);
@@ -137,7 +129,7 @@ impl View {
         Ok((dir, last))
     }
 
-    pub fn find(&mut self, at: &Path) -> Sys<(NodeId, Attr)> {
+    fn find(&mut self, at: &Path) -> Sys<(NodeId, Attr)> {
         let (dir, name) = self.parent(at)?;
         self.step(dir, name)
     }
@@ -170,9 +162,7 @@ impl View {
                 let (dir, name) = self.vacant(at)?;
                 let entry = union.mknod(&caller, dir, name, libc::S_IFREG | 0o644, 0)?;
                 let id = self.made(entry);
-                if *len > 0 {
-                    union.write(&caller, id, 0, &bytes(n, *len))?;
-                }
+                union.write(&caller, id, 0, &bytes(n, *len))?;
             }
             Op::Mkdir { at } => {
                 let (dir, name) = self.vacant(at)?;

@@ -14,7 +14,6 @@ mod live;
 mod locks;
 mod lookup;
 mod mapping;
-mod partial;
 mod policy;
 mod read_write;
 mod readdir;
@@ -64,7 +63,6 @@ fn all() -> Vec<harness::Case> {
         live::cases,
         locks::cases,
         lookup::cases,
-        partial::cases,
         policy::cases,
         read_write::cases,
         readdir::cases,

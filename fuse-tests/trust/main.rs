@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod cells;
-mod escapes;
 mod sweep;
 mod undoing;
 #[allow(dead_code)]
