@@ -123,7 +123,16 @@ fn reset_root(dirs: &RootDirs) -> Sys<()> {
             xattr::set(upper, &name, &value, 0)?;
         }
     }
-    file::chmod_fd(upper, file::stat(real)?.perm)
+    let now = file::stat(real)?;
+    file::chmod_fd(upper, now.perm)?;
+    // What it is a change of from now on.
+    if let Some(origin) = layer::read_origin(upper)? {
+        let base = crate::base::BaseId::of(&now);
+        objects::in_writable(upper, || {
+            layer::write_origin(upper, &layer::Origin { base: base.clone(), ..origin.clone() })
+        })?;
+    }
+    Ok(())
 }
 
 impl Offline<'_> {
