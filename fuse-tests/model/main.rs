@@ -10,6 +10,7 @@ mod view;
 use ops::Op;
 use plain::Plain;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use sbx_fuse::base::What;
 use sbx_fuse::journal;
 use sbx_fuse::layer::{LayerKind, WhiteoutForm};
@@ -173,6 +174,8 @@ fn config() -> ProptestConfig {
         cases: 3000,
         max_shrink_iters: 20_000,
         failure_persistence: None,
+        // The same cases every time.
+        rng_seed: RngSeed::Fixed(1),
         ..ProptestConfig::default()
     }
 }
@@ -247,6 +250,21 @@ fn an_object_comes_back_to_its_path_while_its_directory_moves() {
     let work =
         [Op::Mkdir { at: at("c") }, mv("a/a", "c/a", ops::How::Replace), mv("c", "a", ops::How::Exchange)];
     let mut both = Both::new(&lower, None);
+    both.apply(&work).unwrap();
+    both.journal_agrees().unwrap();
+}
+
+/// A known defect, held here until it is mended: the fold forgets the real directory that was replaced.
+#[test]
+#[should_panic = "Deleted a"]
+fn a_directory_that_replaced_a_real_one_is_removed() {
+    let work = [
+        Op::Mkdir { at: at("a/b") },
+        mv("a/b", "b", ops::How::Replace),
+        mv("b", "a", ops::How::Replace),
+        Op::Rmdir { at: at("a") },
+    ];
+    let mut both = Both::new(&[Op::Mkdir { at: at("a") }], None);
     both.apply(&work).unwrap();
     both.journal_agrees().unwrap();
 }
