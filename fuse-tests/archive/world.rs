@@ -12,7 +12,7 @@ pub struct World {
 impl World {
     /// A project with files, a directory and a hard link.
     pub fn new() -> World {
-        let dir = tempfile::Builder::new().prefix("sbx-archive").tempdir().expect("a temporary directory");
+        let dir = tempfile::Builder::new().prefix("sbx-trip").tempdir().expect("a temporary directory");
         let world = World { dir };
         for sub in ["project", "home", "runtime"] {
             std::fs::create_dir(world.at(sub)).expect("a directory");

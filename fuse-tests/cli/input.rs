@@ -183,7 +183,9 @@ fn doctor_tells_every_thing_with_its_remedy() {
             "bwrap",
             "state directory",
             "open files",
-            "inotify watches"
+            "inotify watches",
+            "limits",
+            "left behind"
         ]
     );
     for check in checks {

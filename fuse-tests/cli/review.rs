@@ -54,7 +54,7 @@ impl Terminal {
     fn shows(&self, text: &str) -> &Self {
         let start = Instant::now();
         while !self.text().contains(text) {
-            assert!(start.elapsed() < Duration::from_secs(20), "never shown: {text:?}\n{}", self.text());
+            assert!(start.elapsed() < Duration::from_secs(120), "never shown: {text:?}\n{}", self.text());
             std::thread::yield_now();
         }
         self
@@ -67,7 +67,7 @@ impl Terminal {
         let stored = std::fs::read_to_string(path).unwrap_or_default();
         let want = stored.splitn(3, "---\n").nth(2).unwrap_or_default().trim_end();
         let start = Instant::now();
-        while self.text().trim_end() != want && start.elapsed() < Duration::from_secs(10) {
+        while self.text().trim_end() != want && start.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }
         insta::assert_snapshot!(name, self.text());
@@ -150,6 +150,45 @@ fn hostile_names_are_quoted_and_colours_only_where_wanted() {
         t.press("q");
         t.ends();
     }
+}
+
+/// While a command runs in the session: the real file gets its part, the command goes on seeing all of its own.
+#[test]
+fn a_hunk_is_applied_while_the_session_is_in_use() {
+    let w = World::new();
+    w.write("home/project/lines.txt", &numbered(40));
+    let script = format!(
+        "{THREE}; echo > ready; until [ -e go ]; do sleep 0.02; done; cp lines.txt seen; sed -i s/FIVE/5/ lines.txt"
+    );
+    let mut running = w.sbx(&["run", "-s", "work", "--", "sh", "-ec", &script]).spawn().unwrap();
+    let upper = w.at("home/.local/state/sbx-fuse/sessions/work/roots/0/upper/ready");
+    let start = Instant::now();
+    while upper.symlink_metadata().is_err() {
+        assert!(start.elapsed() < Duration::from_secs(60), "the command never came to it");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let t = Terminal::start(&w, &["review", "-s", "work"], false);
+    t.press("/lines\r").shows("@@ -2,7 +2,7 @@").press("\t").shows("Tab tree").press("]] ").shows("x+TWENTY");
+    t.press("a").shows("Apply a part of 1 file? [y/N]").press("y").shows("applied: a part of 1 file");
+    t.press(" ").press("q");
+    t.ends();
+    let twenty = numbered(40).replace("line 20\n", "TWENTY\n");
+    assert_eq!(w.read("home/project/lines.txt"), twenty);
+    let diff = w.quietly(&["diff", "-s", "work", "lines.txt"]);
+    assert!(
+        diff.contains("+FIVE\n") && diff.contains("+THIRTY-FIVE\n") && !diff.contains("+TWENTY"),
+        "{diff}"
+    );
+    // Another one, for scripts; what is left is still no conflict.
+    w.quietly(&["review", "-s", "work", "--hunk", "lines.txt:2"]);
+    assert_eq!(w.read("home/project/lines.txt"), twenty.replace("line 35\n", "THIRTY-FIVE\n"));
+    w.write("home/project/go", "");
+    assert!(running.wait().unwrap().success());
+    assert!(w.quietly(&["run", "-s", "work", "--", "cat", "seen"]).contains("FIVE\n"));
+    w.quietly(&["verify", "-s", "work"]);
+    w.quietly(&["apply", "-s", "work", "-y", "lines.txt"]);
+    let all = twenty.replace("line 35\n", "THIRTY-FIVE\n").replace("line 5\n", "5\n");
+    assert_eq!(w.read("home/project/lines.txt"), all);
 }
 
 #[test]

@@ -256,3 +256,31 @@ fn originals_are_counted_and_let_go_by_the_policy() {
     let (code, _, err) = says(&w, &["run", "--", "true"]);
     assert!(code != 0 && err.contains("may not set undo"), "{code} {err}");
 }
+
+/// What its owner may not read, by its mode, is reviewed and applied like anything else.
+#[test]
+fn objects_of_mode_000_are_compared_and_applied() {
+    let w = World::new();
+    let edit = "echo secret > f; mkdir -p d/sub; echo inner > d/sub/g; echo more >> a.txt; \
+                chmod 0 f a.txt d/sub/g d/sub d";
+    w.quietly(&["run", "-s", "work", "--", "sh", "-ec", edit]);
+    let (code, out, err) = says(&w, &["changes", "-s", "work"]);
+    assert_eq!((code, out.as_str()), (0, "M a.txt\nA d/\nA d/sub/\nA d/sub/g\nA f\n"), "{err}");
+    let diff = w.quietly(&["diff", "-s", "work"]);
+    assert!(diff.contains("+secret") && diff.contains("+inner") && diff.contains("+more"), "{diff}");
+    let json: serde_json::Value =
+        serde_json::from_str(&w.quietly(&["diff", "-s", "work", "--json"])).unwrap();
+    // Looking changes nothing: what was reviewed is what there is.
+    w.quietly(&["apply", "-s", "work", "-y", "--reviewed", json["token"].as_str().unwrap()]);
+    let mode = |name: &str| {
+        w.at(&format!("home/project/{name}")).symlink_metadata().unwrap().permissions().mode() & 0o7777
+    };
+    assert_eq!((mode("f"), mode("a.txt"), mode("d")), (0, 0, 0));
+    assert!(says(&w, &["verify", "-s", "work"]).2.contains("agree (0 changes)"));
+    let read =
+        "chmod 700 d d/sub; chmod 600 f a.txt d/sub/g; cat f a.txt d/sub/g; chmod 0 f a.txt d/sub/g d/sub d";
+    assert_eq!(w.shell(read), "secret\none\ntwo\nthree\nmore\ninner\n");
+    let (code, _, err) = says(&w, &["undo", "-s", "work", "-y", "--force", "."]);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(w.shell("cat a.txt; ls"), "one\ntwo\nthree\na.txt\ndir\ngone.txt\n");
+}

@@ -52,7 +52,8 @@ impl View {
         view
     }
 
-    fn start(&mut self) {
+    /// Starts the server, as the constructor does.
+    pub fn start(&mut self) {
         let (journal, _) = Journal::open(&self.setup.journal).unwrap();
         let journal = Arc::new(journal);
         let root = RootConfig {
@@ -85,14 +86,21 @@ impl View {
 
     /// Ends the server in good order.
     pub fn stop(&mut self) {
+        assert!(self.end(), "the journal could not be told");
+    }
+
+    /// Ends the server; false when it could not tell the journal all that it did, which then stays open for those who
+    /// reconcile it.
+    pub fn end(&mut self) -> bool {
         self.known.clear();
         self.held.clear();
-        if let Some(union) = self.union.take() {
-            assert!(!union.is_degraded());
-        }
-        if let Some(journal) = self.journal.take() {
+        let whole = self.union.take().is_none_or(|union| !union.is_degraded());
+        if let Some(journal) = self.journal.take()
+            && whole
+        {
             journal.finish().unwrap();
         }
+        whole
     }
 
     pub fn remount(&mut self) {
@@ -100,12 +108,12 @@ impl View {
         self.start();
     }
 
-    fn union(&self) -> Arc<Union> {
+    pub fn union(&self) -> Arc<Union> {
         self.union.clone().unwrap()
     }
 
     /// One component: `ENOENT` for nothing.
-    fn step(&mut self, dir: NodeId, name: &str) -> Sys<(NodeId, Attr)> {
+    pub fn step(&mut self, dir: NodeId, name: &str) -> Sys<(NodeId, Attr)> {
         let entry = self.union().lookup(dir, name.as_bytes())?;
         if entry.id == 0 {
             return Err(Errno::ENOENT);
@@ -129,7 +137,7 @@ impl View {
         Ok((dir, last))
     }
 
-    fn find(&mut self, at: &Path) -> Sys<(NodeId, Attr)> {
+    pub fn find(&mut self, at: &Path) -> Sys<(NodeId, Attr)> {
         let (dir, name) = self.parent(at)?;
         self.step(dir, name)
     }
@@ -162,7 +170,9 @@ impl View {
                 let (dir, name) = self.vacant(at)?;
                 let entry = union.mknod(&caller, dir, name, libc::S_IFREG | 0o644, 0)?;
                 let id = self.made(entry);
-                union.write(&caller, id, 0, &bytes(n, *len))?;
+                if *len > 0 {
+                    union.write(&caller, id, 0, &bytes(n, *len))?;
+                }
             }
             Op::Mkdir { at } => {
                 let (dir, name) = self.vacant(at)?;

@@ -149,6 +149,9 @@ impl Drop for Mounted {
         if let Err(e) = server.join() {
             eprintln!("serving ended with: {e}");
         }
+        for left in self.union.complete() {
+            eprintln!("{} was not completed: {}", left.path, left.why);
+        }
         if let Err(e) = self.journal.finish() {
             eprintln!("the journal was not closed: {e}");
         }

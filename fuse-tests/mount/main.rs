@@ -14,6 +14,7 @@ mod live;
 mod locks;
 mod lookup;
 mod mapping;
+mod partial;
 mod policy;
 mod read_write;
 mod readdir;
@@ -63,6 +64,7 @@ fn all() -> Vec<harness::Case> {
         live::cases,
         locks::cases,
         lookup::cases,
+        partial::cases,
         policy::cases,
         read_write::cases,
         readdir::cases,

@@ -6,7 +6,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod confine;
+mod crash;
+mod fleet;
+mod large;
 mod life;
+mod limits;
 mod policy;
 mod quota;
 mod world;
@@ -31,6 +36,13 @@ fn main() -> ExitCode {
         return code;
     }
     let trials = trials![
+        confine::only_the_hosts_named_are_reached,
+        confine::the_screen_is_reached_only_when_asked_for,
+        confine::a_private_home_shows_the_persons_and_keeps_what_is_written,
+        confine::a_reviewed_home_is_one_more_root,
+        confine::sandboxes_within_sandboxes_apply_one_level_up,
+        large::what_a_command_wrote_is_seen_whole_and_applied,
+        large::a_look_at_a_mounted_session_and_its_death_lose_nothing,
         life::from_new_to_rm,
         life::several_commands_share_a_running_session,
         life::a_mounted_session_takes_commands,
@@ -38,6 +50,14 @@ fn main() -> ExitCode {
         life::reset_hard_makes_a_session_as_new,
         life::states_are_told_with_reason_and_way_out,
         life::a_renamed_session_keeps_what_it_has,
+        crash::a_killed_server_loses_nothing_and_doctor_cleans_up,
+        crash::after_a_reboot_everything_is_there,
+        crash::a_full_disk_loses_nothing_that_was_acknowledged,
+        life::exclusive_is_held_against_restore_and_rename,
+        fleet::sessions_over_one_tree_are_alone_and_accounted,
+        limits::memory_and_processes_are_limited,
+        limits::processor_time_is_limited_or_refused,
+        limits::the_configuration_limits_and_a_project_can_only_lower,
         policy::secrets_are_hidden_by_default,
         policy::rules_hold_in_roots_through_the_binary,
         policy::rules_hold_outside_of_roots,

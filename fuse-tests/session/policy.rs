@@ -195,6 +195,10 @@ pub fn overlapping_changes_are_told() {
     w.ok(&["run", "-s", "t", "--", "sh", "-c", "echo t >> a.txt; echo t > t"]);
     let status = w.ok(&["status", "-s", "s"]);
     assert!(status.contains("overlap  session t changed 1 path") && status.contains("a.txt"), "{status}");
+    w.ok(&["archive", "t"]);
+    let status = w.ok(&["status", "-s", "s"]);
+    assert!(status.contains("overlap  archived session t changed 1 path"), "{status}");
+    w.ok(&["restore", "t"]);
     let (code, _, err) = w.run(&["apply", "-y", "-s", "s"]);
     assert!(code == 0 && err.contains("session t changed 1 path"), "{code} {err}");
 }
@@ -237,6 +241,18 @@ way("network", lambda: socket.create_connection(("127.0.0.1", 22), 1))
 way("host abstract sockets", lambda: [l for l in open("/proc/net/unix").read().split("\n")[1:] if "@" in l] or -1)
 way("parent of init", lambda: os.listdir("/proc/1/root/root") or -1)
 way("new privileges", lambda: libc.prctl(39, 0, 0, 0, 0) == 1 and -1 or 0)
+def key():
+    # KEYCTL_SEARCH in the session keyring, for what the caller of the sandbox put there.
+    return libc.syscall(250, 10, -3, b"user", b"sbx-fuse-test", 0)
+way("key of outside", key)
+way("ptrace init", lambda: libc.ptrace(16, 1, 0, 0))
+def uncover():
+    # In namespaces of its own a program has all capabilities; what is mounted stays as it is.
+    if libc.unshare(0x10000000 | 0x20000): return -1
+    for place in (home, home + "/.config", state, run, "/tmp", "/dev/.sbx-fuse"):
+        if libc.umount2(place.encode(), 2) == 0: return 0
+    return libc.mount(None, b"/usr", None, 32 | 4096, None)
+way("uncover", uncover)
 print("done")
 "#;
 
@@ -247,8 +263,16 @@ pub fn no_hostile_way_out_succeeds() {
     let args = [state.to_str().unwrap(), run.to_str().unwrap(), &pid, home.to_str().unwrap()];
     let mut command = vec!["run", "-s", "s", "--", "python3", "-c", HOSTILE];
     command.extend(args);
-    // The home lies in a /tmp that is the sandbox's own, and so may be written to there.
-    let out = w.ok(&command);
+    // The home lies in a /tmp that is the sandbox's own, and so may be written to there. The caller has a key.
+    let with_key = "import ctypes, os, sys\nlibc = ctypes.CDLL(None)\nlibc.syscall(250, 1, None)\n\
+                    libc.syscall(248, b'user', b'sbx-fuse-test', b'x', 1, -3)\nos.execv(sys.argv[1], sys.argv[1:])";
+    let product = crate::support::product(crate::BUILT);
+    let mut keyed = w.sbx(&[]);
+    let envs: Vec<_> = keyed.get_envs().filter_map(|(k, v)| Some((k.to_owned(), v?.to_owned()))).collect();
+    keyed = std::process::Command::new("python3");
+    keyed.args(["-c", with_key]).arg(product).args(&command).env_clear().envs(envs);
+    let (code, out, err) = crate::world::said(&keyed.current_dir(w.at("home/project")).output().unwrap());
+    assert_eq!(code, 0, "{err}");
     assert_eq!(out.replace("write outside\n", ""), "done\n");
     assert!(!w.at("home/outside").exists());
     // Also a command that joins.

@@ -4,7 +4,7 @@ use crate::world::World;
 use std::process::Command;
 
 /// Bytes and objects of the upper as `du` has them.
-fn du(w: &World, name: &str) -> (u64, u64) {
+pub fn du(w: &World, name: &str) -> (u64, u64) {
     // A file system that allocates late changes its mind about blocks when it writes back.
     assert!(Command::new("sync").arg("-f").arg(w.upper(name)).status().unwrap().success());
     let number = |args: &[&str]| -> u64 {
@@ -15,7 +15,7 @@ fn du(w: &World, name: &str) -> (u64, u64) {
     (number(&["--block-size=1"]), number(&["--inodes"]))
 }
 
-fn used(w: &World, name: &str) -> (u64, u64) {
+pub fn used(w: &World, name: &str) -> (u64, u64) {
     let show = w.json(&["show", name, "--json"]);
     (show["used"]["bytes"].as_u64().unwrap(), show["used"]["inodes"].as_u64().unwrap())
 }

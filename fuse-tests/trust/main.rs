@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cells;
+mod escapes;
 mod sweep;
 mod undoing;
 #[allow(dead_code)]

@@ -18,7 +18,7 @@ const CHILD: &str = "SBX_FUSE_TRUST_CHILD";
 
 /// Where worlds are made that everything is done to step by step: in memory where that has what it takes, since every
 /// step is synced.
-fn place() -> &'static Path {
+pub fn place() -> &'static Path {
     static PLACE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     PLACE.get_or_init(|| {
         let shm = Path::new("/dev/shm");
@@ -433,7 +433,7 @@ fn an_undo_fails_or_dies_anywhere() {
 /// Twenty thousand changes: the log is written in few batches, and everything can be taken back.
 #[test]
 fn many_changes_are_applied_and_undone() {
-    let w = World::new();
+    let w = World::within(place());
     for i in 0..20_000 {
         let at = w.upper(&format!("d{}/f{i}", i / 500));
         if i % 500 == 0 {
@@ -475,7 +475,7 @@ fn a_part_of_a_file_is_applied_or_not() {
             let (old, settled) = (picture(&w.real(""), true), w.settled());
             let part = Part { settled: &settled[0], content: b"one\n2\n3\n4\n5\n6\n7\n8\n9\n".to_vec() };
             let mut at = At::fails(end, error);
-            let done = apply_parts(&w.roots(), vec![part], &mut |_| {}, &mut at);
+            let done = apply_parts(&w.roots(), vec![part], true, &mut |_| {}, &mut at);
             let context = format!("{error:?} at {end}");
             assert_nothing_left(&w, &context);
             assert_eq!(fs::read(w.upper("f")).unwrap(), b"one\n2\n3\n4\n5\n6\n7\n8\nnine\n", "{context}");

@@ -7,6 +7,7 @@ mod change;
 mod errno;
 mod error;
 mod name;
+mod net;
 mod pattern;
 
 pub use attr::{Attr, Kind, SetAttr, SetTime, Time};
@@ -14,4 +15,5 @@ pub use change::{BaseId, Change, ChangeSet, ProcRef, What};
 pub use errno::{Errno, Sys};
 pub use error::{Error, ErrorKind, Result};
 pub use name::{NAME_MAX, Name, RelPath, quote, unquote};
+pub use net::{Net, Target, host_and_port, leads_outside};
 pub use pattern::{Access, Next, Pattern, Rule, Rules, Spot};

@@ -1,7 +1,7 @@
 //! What a session is allowed: its options on the command line, kept in the session, and the configuration's part.
 
 use crate::base::{Error, ErrorKind, Result, Rules};
-use crate::session::{Config, PolicyConfig, Session, Size, Sources, from_command_line};
+use crate::session::{Config, Cpus, PolicyConfig, Session, Size, Sources, from_command_line};
 use crate::union::Limits;
 use clap::Args;
 use std::ffi::OsString;
@@ -17,6 +17,15 @@ pub(super) struct AllowanceArgs {
     /// How many files, directories and deletions the changes may have
     #[arg(long, value_name = "N")]
     quota_inodes: Option<u64>,
+    /// How much memory each command, with all that it starts, may take, e.g. 4G
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
+    /// How many processors' time each command may take, e.g. 1.5
+    #[arg(long, value_name = "N")]
+    cpus: Option<Cpus>,
+    /// How many processes and threads each command may have
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pids: Option<u64>,
     /// Reserve the roots: while this session exists, no other may have a root in or around them
     #[arg(long)]
     pub(super) exclusive: bool,
@@ -39,7 +48,12 @@ impl AllowanceArgs {
     fn given(&self) -> bool {
         self.quota_bytes.is_some()
             || self.quota_inodes.is_some()
+            || self.limits()
             || self.policies().iter().any(|p| !p.is_empty())
+    }
+
+    fn limits(&self) -> bool {
+        self.memory.is_some() || self.cpus.is_some() || self.pids.is_some()
     }
 
     fn policies(&self) -> [&Vec<OsString>; 4] {
@@ -63,6 +77,9 @@ impl AllowanceArgs {
         let meta = &mut session.meta;
         meta.quota.bytes = self.quota_bytes.or(meta.quota.bytes);
         meta.quota.inodes = self.quota_inodes.or(meta.quota.inodes);
+        meta.limits.memory = self.memory.or(meta.limits.memory);
+        meta.limits.cpus = self.cpus.or(meta.limits.cpus);
+        meta.limits.pids = self.pids.or(meta.limits.pids);
         meta.policy.add(given);
         session.save_meta()
     }
@@ -79,6 +96,7 @@ pub(super) fn effective(session: &Session) -> Result<Config> {
         config.quota.bytes = meta.quota.bytes.or(config.quota.bytes);
         config.quota.inodes = meta.quota.inodes.or(config.quota.inodes);
         config.limits.memory = meta.limits.memory.or(config.limits.memory);
+        config.limits.cpus = meta.limits.cpus.or(config.limits.cpus);
         config.limits.pids = meta.limits.pids.or(config.limits.pids);
         config.policy.add(meta.policy.clone());
     })
@@ -101,15 +119,9 @@ pub(super) fn no_room(session: &Session, e: crate::base::Errno) -> Error {
 /// The rules for the sandboxes of a session.
 ///
 /// # Errors
-/// `Usage` for a rule that cannot be understood or held; for limits that this version cannot enforce.
+/// `Usage` for a rule that cannot be understood or held.
 pub(super) fn rules(session: &Session, config: &Config, gui: bool) -> Result<Rules> {
-    if config.limits.memory.is_some() || config.limits.pids.is_some() {
-        return Err(Error::usage(
-            "limits.memory and limits.pids cannot be enforced yet, and nothing runs without them",
-        )
-        .hint("take them out of the configuration"));
-    }
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|h| h.is_absolute());
-    let roots: Vec<&Path> = session.meta.roots.iter().map(|r| r.path.as_path()).collect();
+    let roots: Vec<&Path> = session.all_roots().map(|r| r.lower_dir()).collect();
     Sources { config, roots: &roots, home: home.as_deref(), gui }.rules()
 }

@@ -2,7 +2,7 @@
 
 use super::amounts::{self, bytes};
 use super::context::{self, Opened};
-use super::{Which, output};
+use super::{Which, output, overlaps};
 use crate::base::{Error, Result};
 use crate::session::{Encryption, LowerId, Store, Suspend};
 use clap::Args;
@@ -60,7 +60,9 @@ pub(super) fn run(args: ArchiveArgs) -> Result<u8> {
         lowers.push(LowerId::of(&root.path, of_root)?);
     }
     let expires = args.ttl.map(|ttl| now().saturating_add(amounts::nanos(ttl)));
-    let how = Suspend { file: args.output, expires, encryption, changes, lowers };
+    let changes_of = |c| overlaps::real_paths(&opened.session, c);
+    let changed = opened.folded.set.changes.iter().flat_map(changes_of).collect();
+    let how = Suspend { file: args.output, expires, encryption, changes, lowers, changed };
     let mut progress = None;
     let before = opened.session.usage()?.total();
     let archived = Store::open()?.archive(&opened.session, lock, how, &mut |done, all| {

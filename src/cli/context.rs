@@ -7,10 +7,11 @@ use crate::base::{ChangeSet, Error, ErrorKind, RelPath, Result, What};
 use crate::journal::{self, Folded, Journal, Op, Record};
 use crate::review::{self, Dropper, RootDirs, Settled};
 use crate::session::{self, Client, Holder, Leaving, Lock, Role, Session, Store};
+use crate::sys::owner::Rights;
 use std::time::{Duration, Instant};
 
-/// How long a server may take from taking the lock to answering.
-const STARTING: Duration = Duration::from_secs(5);
+/// How long a server may take from taking the lock to answering, on a machine that is busy.
+const STARTING: Duration = Duration::from_secs(30);
 
 /// A session that a command looks at or changes.
 pub(super) struct Opened {
@@ -26,6 +27,9 @@ pub(super) struct Opened {
     pub(super) roots: Vec<RootDirs>,
     /// What had to be repaired, in sentences; already told.
     pub(super) repaired: Vec<String>,
+    /// To look at what a program made of mode 000 like at anything else.
+    #[expect(dead_code, reason = "is had as long as the session is open")]
+    rights: Rights,
 }
 
 /// The session a command means.
@@ -49,6 +53,7 @@ pub(super) fn select(which: &Which) -> Result<Session> {
 /// # Errors
 /// When it can neither be finished nor taken back.
 pub(super) fn heal(session: &Session) -> Result<()> {
+    let _rights = Rights::new();
     if session.archived.is_some() || !review::is_unfinished(&session.applied_dir())? {
         return Ok(());
     }
@@ -83,19 +88,20 @@ impl Opened {
     /// # Errors
     /// As [`Opened::open`].
     pub(super) fn of(mut session: Session) -> Result<Opened> {
+        let rights = Rights::new();
         if let Some(mut client) = connect(&session)? {
             client.new_epoch()?;
             let roots = root_dirs(&session)?;
             let repaired = recover_live(&session, &mut client, &roots)?;
             output::notes(&repaired);
             let folded = journal::fold_dir(&session.journal_dir())?;
-            return Ok(Opened { session, live: Some(client), lock: None, folded, roots, repaired });
+            return Ok(Opened { session, live: Some(client), lock: None, folded, roots, repaired, rights });
         }
         let lock = session.lock()?;
         let roots = root_dirs(&session)?;
         let (folded, repaired) = settle_down(&mut session, &lock, &roots)?;
         output::notes(&repaired);
-        Ok(Opened { session, live: None, lock: Some(lock), folded, roots, repaired })
+        Ok(Opened { session, live: None, lock: Some(lock), folded, roots, repaired, rights })
     }
 
     /// The lock of a session that rests.

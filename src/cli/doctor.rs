@@ -2,9 +2,10 @@
 
 use super::mounting::{self, helper_remedy, own_failure, remedy, sysctl};
 use super::output::{Color, Out};
+use super::wreckage::Wreckage;
 use crate::base::{Errno, ErrorKind, Result, quote};
 use crate::layer::{self, WhiteoutForm};
-use crate::sandbox::{Capability, Probe, Step, bwrap_missing, find_program, probe};
+use crate::sandbox::{self, Capability, Probe, Step, bwrap_missing, find_program, probe};
 use crate::session::{Store, remove_tree};
 use crate::sys::file;
 use clap::Args;
@@ -21,6 +22,9 @@ use std::process::{Command, Stdio};
 /// Exits with 6 when neither way of mounting works.
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
+    /// Take away what servers that died left: dead mounts and sockets; and repair their sessions
+    #[arg(long)]
+    fix: bool,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -69,6 +73,9 @@ impl Check {
 }
 
 pub(super) fn run(args: DoctorArgs) -> Result<u8> {
+    if args.fix {
+        Wreckage::find()?.clear();
+    }
     let probe = probe(mounting::PROBE)?;
     let device = device(&probe);
     let helper = helper();
@@ -88,6 +95,8 @@ pub(super) fn run(args: DoctorArgs) -> Result<u8> {
             state(),
             open_files(),
             inotify(),
+            limits(),
+            wreckage(),
         ],
     };
     let mut out = Out::new();
@@ -275,6 +284,27 @@ fn probe_dir(dir: &Path) -> std::result::Result<layer::Features, Errno> {
         .and_then(|work| layer::probe(work.as_fd()));
     remove_tree(parent.as_fd(), name.as_bytes())?;
     found
+}
+
+fn wreckage() -> Check {
+    const NAME: &str = "left behind";
+    match Wreckage::find().map(|w| w.summary()) {
+        Ok(None) => Check::ok(NAME, "nothing: no dead mounts, no dead sockets"),
+        Ok(Some(what)) => Check::warn(NAME, what, "run: sbx-fuse doctor --fix"),
+        Err(e) => Check::warn(NAME, e.message, e.hint.unwrap_or_default()),
+    }
+}
+
+/// Whether memory, processes and processor time of a command can be limited together.
+fn limits() -> Check {
+    const NAME: &str = "limits";
+    match sandbox::can_group() {
+        Ok(()) => Check::ok(NAME, "a control group of our own can be made: memory, processors, processes"),
+        Err(why) => {
+            let found = format!("rlimits only, and none of processors: {why}");
+            Check { remedy: Some(sandbox::LIMITS_REMEDY.into()), ..Check::ok(NAME, found) }
+        }
+    }
 }
 
 fn open_files() -> Check {

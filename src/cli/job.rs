@@ -3,12 +3,13 @@
 use super::allowance;
 use super::changes::summary;
 use super::context::{self, root_dirs, settle_down};
+use super::display;
 use super::mounting::{self, Way};
 use super::output;
 use super::serve::{ENDING, Served, What, runtime_dir};
-use crate::base::{Error, ErrorKind, Result, quote};
+use crate::base::{Error, ErrorKind, Net, Result, Target, quote};
 use crate::review;
-use crate::sandbox::{self, Bind, EnvRules, Inherited, Outcome, Spec, bwrap_missing, find_program};
+use crate::sandbox::{self, Bind, Enforced, EnvRules, Inherited, Outcome, Spec, bwrap_missing, find_program};
 use crate::session::{Client, Config, Lock, MARKER, PathBytes, Place, Role, Session, Store, mounted};
 use clap::Args;
 use parking_lot::Mutex;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 const NOT_FOUND: u8 = 127;
 
 /// How long a session that is just ending or just held by another command is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Sockets of services that would act on the host for whoever may connect to them.
 const SERVICES: [&str; 8] = [
@@ -38,15 +39,62 @@ const SERVICES: [&str; 8] = [
 /// How a command is confined.
 #[derive(Debug, Args)]
 pub(super) struct Confine {
-    /// Let the command use the network
+    /// Let the command use the network; with a list, only these hosts and ports, through a proxy
+    #[arg(
+        long,
+        value_name = "HOST[:PORT],…",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "all",
+        value_delimiter = ','
+    )]
+    net: Vec<NetArg>,
+    /// Let the command draw on the screen: DISPLAY, WAYLAND_DISPLAY and what they lead to
     #[arg(long)]
-    net: bool,
+    gui: bool,
     /// Give the command no variable but PATH, HOME and the like, and those named with --env
     #[arg(long)]
     env_clear: bool,
     /// Set a variable, or let one through that looks like a secret; may be given several times
     #[arg(long = "env", value_name = "KEY[=VALUE]")]
     env: Vec<OsString>,
+}
+
+/// One word of `--net`.
+#[derive(Clone, Debug)]
+enum NetArg {
+    All,
+    Only(Target),
+}
+
+impl std::str::FromStr for NetArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<NetArg, String> {
+        if text == "all" { Ok(NetArg::All) } else { text.parse().map(NetArg::Only) }
+    }
+}
+
+/// What a command may reach: what was asked for, within what the configuration lets.
+fn net(asked: &[NetArg], config: &Config) -> Result<Net> {
+    if asked.is_empty() {
+        return Ok(Net::Off);
+    }
+    if config.network.forbid {
+        return Err(
+            Error::usage("the configuration forbids the network (network.forbid)").hint("leave --net out")
+        );
+    }
+    let mut lists = config.net_lists.clone();
+    let named: Option<Vec<Target>> = asked
+        .iter()
+        .map(|a| match a {
+            NetArg::All => None,
+            NetArg::Only(target) => Some(target.clone()),
+        })
+        .collect();
+    lists.extend(named);
+    Ok(if lists.is_empty() { Net::All } else { Net::Only(lists) })
 }
 
 /// What to run.
@@ -69,7 +117,7 @@ pub(super) type Done = (u8, (String, usize));
 /// # Errors
 /// When the session cannot be served or the sandbox cannot be made.
 pub(super) fn host(job: &Job, store: &Store, session: &mut Session, lock: &mut Lock) -> Result<Done> {
-    let root_paths: Vec<PathBuf> = session.roots().map(|r| r.lower_dir().to_owned()).collect();
+    let root_paths: Vec<PathBuf> = session.all_roots().map(|r| r.lower_dir().to_owned()).collect();
     let distrusted: Vec<&Path> = root_paths.iter().map(PathBuf::as_path).collect();
     let bwrap = find_program("bwrap", &distrusted).ok_or_else(bwrap_missing)?;
     let way = mounting::for_run(&distrusted)?;
@@ -82,9 +130,11 @@ pub(super) fn host(job: &Job, store: &Store, session: &mut Session, lock: &mut L
     }
     let mountpoint = session.mountpoint_dir();
     let spec = spec(job, store, session, &mountpoint)?;
+    let limits = limits(session)?;
     let what = What { session, mountpoint: &mountpoint, way, allow_other: false };
     let served = Served::start(&what, lock, store)?;
-    let code = run_in_sandbox(&bwrap, &spec, job.inherited, &Hosted { served: &served, spec: &spec });
+    let code =
+        run_in_sandbox(&bwrap, &spec, &limits, job.inherited, &Hosted { served: &served, spec: &spec });
     let name = &session.name;
     served.close(|guests| {
         let guests = output::count(guests, "other command runs", "other commands run");
@@ -132,7 +182,7 @@ pub(super) fn enter(job: &Job, store: &Store, mut session: Session) -> Result<(u
 
 /// Runs the job on the view of a live session. The session lives as long as `client`.
 fn guest(job: &Job, store: &Store, session: &Session, client: Client, place: &Place) -> Result<u8> {
-    let distrusted: Vec<PathBuf> = session.roots().map(|r| r.lower_dir().to_owned()).collect();
+    let distrusted: Vec<PathBuf> = session.all_roots().map(|r| r.lower_dir().to_owned()).collect();
     let distrusted: Vec<&Path> = distrusted.iter().map(PathBuf::as_path).collect();
     let bwrap = find_program("bwrap", &distrusted).ok_or_else(bwrap_missing)?;
     if place.own {
@@ -146,8 +196,18 @@ fn guest(job: &Job, store: &Store, session: &Session, client: Client, place: &Pl
             .hint(format!("end it with: sbx-fuse stop {}", session.name)));
     }
     let spec = spec(job, store, session, at)?;
+    let limits = limits(session)?;
     let client = Mutex::new(client);
-    run_in_sandbox(&bwrap, &spec, job.inherited, &Guest { client: &client, spec: &spec })
+    run_in_sandbox(&bwrap, &spec, &limits, job.inherited, &Guest { client: &client, spec: &spec })
+}
+
+/// Where the temporary files of a session with a private home are, in that.
+const TEMPS: &str = ".cache/tmp";
+
+/// The person's home, when the session has one of its own.
+fn private_home(session: &Session) -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").and_then(|h| PathBuf::from(h).canonicalize().ok())?;
+    session.meta.private.iter().any(|r| r.path.as_path() == home).then_some(home)
 }
 
 fn words(command: &[OsString]) -> Vec<PathBytes> {
@@ -168,6 +228,10 @@ impl sandbox::Events for Hosted<'_> {
     fn ready(&self) {
         self.served.hand_over();
     }
+
+    fn refused(&self, target: &str, times: usize) {
+        refused(target, times);
+    }
 }
 
 /// What another's server learns of the command.
@@ -184,14 +248,50 @@ impl sandbox::Events for Guest<'_> {
     }
 
     fn ready(&self) {}
+
+    fn refused(&self, target: &str, times: usize) {
+        refused(target, times);
+    }
 }
+
+/// Makes ready what enforces the session's limits, and says how they are enforced.
+fn limits(session: &Session) -> Result<Enforced> {
+    let config = allowance::effective(session)?.limits;
+    let limits = sandbox::Limits {
+        memory: config.memory.map(|s| s.0),
+        milli_cpus: config.cpus.map(|c| c.0),
+        pids: config.pids,
+    };
+    let enforced = limits.enforce()?;
+    match &enforced {
+        Enforced::Nothing => {}
+        Enforced::Group(_) => {
+            output::note(&format!("limited to {config} for all processes together, by a control group"));
+        }
+        Enforced::Each(_, why) => {
+            let alone = if config.memory.is_some() { ", memory for each process alone" } else { "" };
+            output::note(&format!("limited to {config} by rlimits{alone}, as {why}"));
+        }
+    }
+    Ok(enforced)
+}
+
+fn refused(target: &str, times: usize) {
+    output::note(&format!(
+        "refused {} to {target} (--net)",
+        output::count(times, "connection", "connections")
+    ));
+}
+
 fn run_in_sandbox(
     bwrap: &Path,
     spec: &Spec,
+    limits: &Enforced,
     inherited: Inherited,
     events: &dyn sandbox::Events,
 ) -> Result<u8> {
-    let outcome = sandbox::run(bwrap, spec, inherited, events)?;
+    let outcome = sandbox::run(bwrap, spec, limits, inherited, events)?;
+    output::notes(&limits.met());
     let code = match outcome {
         Outcome::Exited(code) => code,
         Outcome::NotStarted(code) => {
@@ -213,10 +313,12 @@ fn run_in_sandbox(
 fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec> {
     let cwd = job.cwd.as_path();
     let program = std::env::current_exe().map_err(|e| Error::sys("find our own program", e))?;
-    let single = session.meta.roots.len() == 1;
+    let single = session.all_roots().count() == 1;
     let from = |name: &PathBytes| if single { mnt.to_owned() } else { mnt.join(name.as_path()) };
-    let binds: Vec<Bind> =
-        session.roots().map(|r| Bind { from: from(&r.meta().name), to: r.lower_dir().to_owned() }).collect();
+    let binds: Vec<Bind> = session
+        .all_roots()
+        .map(|r| Bind { from: from(&r.meta().name), to: r.lower_dir().to_owned() })
+        .collect();
     // What is not there, or cannot be reached, need not be hidden.
     let real = |p: PathBuf| p.canonicalize().ok();
     let state = real(store.dir().to_owned());
@@ -225,12 +327,8 @@ fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec>
     let uid = crate::sys::process::effective_ids().0;
     let usual = PathBuf::from(format!("/run/user/{uid}"));
     let allowed = allowance::effective(session)?;
-    if job.confine.net && allowed.network.forbid {
-        return Err(
-            Error::usage("the configuration forbids the network (network.forbid)").hint("leave --net out")
-        );
-    }
-    let rules = allowance::rules(session, &allowed, false)?;
+    let rules = allowance::rules(session, &allowed, job.confine.gui)?;
+    let private = private_home(session);
     let hidden_in_view: Vec<PathBuf> = state.into_iter().chain(sockets).collect();
     let runtimes = runtime.into_iter().chain([usual]).filter_map(real);
     let hidden = hidden_in_view.iter().cloned().chain(runtimes).collect();
@@ -242,8 +340,10 @@ fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec>
         masked,
         rules,
         cwd: cwd.to_owned(),
-        net: job.confine.net,
-        env: environment(&job.confine, &allowed, session)?,
+        net: net(&job.confine.net, &allowed)?,
+        shared: if job.confine.gui { display::shared()? } else { Vec::new() },
+        made: private.iter().map(|h| h.join(TEMPS)).collect(),
+        env: environment(&job.confine, &allowed, session, private.as_deref())?,
         marker: (MARKER.into(), OsString::from(&session.meta.id)),
         program,
         argv: job.command.clone(),
@@ -262,7 +362,12 @@ fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec>
 }
 
 /// What the command inherits, what was asked for, and what tells it where it is.
-fn environment(confine: &Confine, config: &Config, session: &Session) -> Result<Vec<(OsString, OsString)>> {
+fn environment(
+    confine: &Confine,
+    config: &Config,
+    session: &Session,
+    private: Option<&Path>,
+) -> Result<Vec<(OsString, OsString)>> {
     let mut rules = EnvRules {
         clear: confine.env_clear || config.env.clear,
         keep: config.env.keep.iter().map(OsString::from).collect(),
@@ -279,6 +384,15 @@ fn environment(confine: &Confine, config: &Config, session: &Session) -> Result<
             }
             None => rules.keep.push(word.clone()),
         }
+    }
+    if confine.gui {
+        rules.keep.extend(display::VARIABLES.map(OsString::from));
+        rules.set.extend(display::variables());
+    } else {
+        rules.drop.extend(display::VARIABLES.map(String::from));
+    }
+    if let Some(home) = private {
+        rules.set.push(("TMPDIR".into(), home.join(TEMPS).into()));
     }
     rules.set.push(("SBX_FUSE_SESSION".into(), OsString::from(&session.name)));
     rules.set.push(("SESSION_ID".into(), OsString::from(&session.meta.id)));

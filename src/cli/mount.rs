@@ -8,7 +8,7 @@ use super::output;
 use super::run::find_or_make;
 use super::serve::{Served, What};
 use crate::base::{Error, ErrorKind, Result, quote};
-use crate::session::{PathBytes, Role, Session, Store, mounted};
+use crate::session::{PathBytes, Role, Session, Store, is_dead, mounted};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
@@ -59,7 +59,7 @@ pub(super) fn run(args: MountArgs) -> Result<u8> {
     let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
     let mountpoint = check_mountpoint(&args.mountpoint)?;
     let (mut session, made) =
-        find_or_make(&store, args.session.as_deref(), &args.roots, &cwd, args.allowance.exclusive)?;
+        find_or_make(&store, args.session.as_deref(), (&args.roots, None), &cwd, args.allowance.exclusive)?;
     args.allowance.keep(&mut session)?;
     let name = session.name.clone();
     let done = check_apart(&session, &mountpoint, store.dir()).and_then(|()| {
@@ -100,20 +100,24 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
         e.kind = ErrorKind::Usage;
         e
     };
+    let dead = || {
+        Error::usage(format!("a dead mount is at {}", shown(path)))
+            .hint(format!("take it away with: sbx-fuse umount {}", shown(path)))
+    };
     let told = |e: std::io::Error| match e.raw_os_error() {
         // The first while its server is dying, the second from then on.
-        Some(libc::ECONNABORTED | libc::ENOTCONN) => {
-            Error::usage(format!("a dead mount is at {}", shown(path)))
-                .hint(format!("take it away with: sbx-fuse umount {}", shown(path)))
-        }
+        Some(libc::ECONNABORTED | libc::ENOTCONN) => dead(),
         _ => usage(Error::on_path("mount at", path.as_os_str().as_bytes(), e)),
     };
     let real = path.canonicalize().map_err(told)?;
-    let mut entries = std::fs::read_dir(&real).map_err(told)?;
-    if let Some(mount) = mounted()?.iter().find(|m| m.at == real) {
+    if let Some(mount) = mounted()?.iter().rfind(|m| m.at == real) {
+        if is_dead(&real) {
+            return Err(dead());
+        }
         let what = quote(mount.source.strip_prefix(b"sbx-fuse:").unwrap_or(&mount.source));
         return Err(Error::usage(format!("session {what} is mounted at {} already", shown(path))));
     }
+    let mut entries = std::fs::read_dir(&real).map_err(told)?;
     if entries.next().is_some() {
         return Err(Error::usage(format!("{} is not empty: what it holds would be covered", shown(path)))
             .hint(ELSEWHERE));

@@ -3,7 +3,7 @@
 use super::allowance::AllowanceArgs;
 use super::output::Out;
 use crate::base::{Error, Result};
-use crate::session::{Store, choose_roots};
+use crate::session::{Home, Store};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -18,6 +18,10 @@ pub(super) struct NewArgs {
     /// the current directory]
     #[arg(long = "root", value_name = "PATH")]
     roots: Vec<PathBuf>,
+    /// What becomes of what commands write in the home directory: `private`, the session has a home of its own that shows
+    /// yours; `reviewed`, it is one more root
+    #[arg(long, value_name = "private|reviewed")]
+    home: Option<Home>,
     #[command(flatten)]
     allowance: AllowanceArgs,
 }
@@ -25,8 +29,7 @@ pub(super) struct NewArgs {
 pub(super) fn run(args: NewArgs) -> Result<u8> {
     let store = Store::open()?;
     let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let roots = choose_roots(&args.roots, &cwd, home.as_deref(), store.dir())?;
+    let roots = super::run::choose(&store, &args.roots, args.home, &cwd)?;
     let mut session = store.create(args.name.as_deref(), &roots, args.allowance.exclusive)?;
     // It was asked for as such, so that a run without changes does not throw it away.
     if !session.meta.named {

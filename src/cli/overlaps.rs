@@ -28,22 +28,30 @@ pub(super) fn overlaps(session: &Session, set: &[Settled]) -> Result<Vec<String>
         if name == session.name || !near {
             continue;
         }
-        let Ok(folded) = journal::fold_dir(&other.journal_dir()) else { continue };
-        let theirs = folded.set.changes.iter().flat_map(|c| real_paths(&other, c));
-        let mut both: Vec<PathBuf> = theirs.filter(|p| ours.contains(p)).collect();
+        let theirs: Vec<PathBuf> = match &other.archived {
+            Some(_) => other.archived_changes(),
+            None => match journal::fold_dir(&other.journal_dir()) {
+                Ok(folded) => folded.set.changes.iter().flat_map(|c| real_paths(&other, c)).collect(),
+                Err(_) => continue,
+            },
+        };
+        let mut both: Vec<PathBuf> = theirs.into_iter().filter(|p| ours.contains(p)).collect();
         both.sort();
         both.dedup();
         if let Some(first) = both.first() {
             let n = count(both.len(), "path", "paths");
             let first = quote(first.as_os_str().as_bytes());
-            told.push(format!("session {name} changed {n} that this one changed as well, e.g. {first}"));
+            let archived = if other.archived.is_some() { "archived " } else { "" };
+            told.push(format!(
+                "{archived}session {name} changed {n} that this one changed as well, e.g. {first}"
+            ));
         }
     }
     Ok(told)
 }
 
 /// Where a change is, or of a rename both ends, in the real tree.
-fn real_paths(session: &Session, change: &Change) -> Vec<PathBuf> {
+pub(super) fn real_paths(session: &Session, change: &Change) -> Vec<PathBuf> {
     let Some(root) = session.meta.roots.get(usize::from(change.root)) else { return Vec::new() };
     let ends = std::iter::once(&change.path).chain(change.from.as_ref());
     ends.map(|p| root.path.as_path().join(OsStr::from_bytes(p.as_bytes()))).collect()

@@ -4,8 +4,8 @@ use super::allowance::AllowanceArgs;
 use super::job::{self, Confine, Job};
 use super::{context, output};
 use crate::base::{Error, Result};
-use crate::sandbox::{self, Inherited};
-use crate::session::{Lock, Role, Session, Store, choose_roots};
+use crate::sandbox::{self, EachProcess, Inherited};
+use crate::session::{ChosenRoot, Home, Lock, Role, Session, Store, add_home, choose_roots};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,10 @@ pub(super) struct RunArgs {
     /// Throw the session away at the end, whatever changed
     #[arg(long)]
     rm: bool,
+    /// What becomes of what is written in the home directory, which is read-only otherwise: `private`, the session has a
+    /// home of its own that shows yours; `reviewed`, it is one more root
+    #[arg(long, value_name = "private|reviewed")]
+    home: Option<Home>,
     #[command(flatten)]
     confine: Confine,
     #[command(flatten)]
@@ -45,6 +49,14 @@ pub(super) struct InsideArgs {
     ready: i32,
     #[arg(long, value_delimiter = ',')]
     default_signals: Vec<i32>,
+    #[arg(long)]
+    memory: Option<u64>,
+    #[arg(long)]
+    pids: Option<u64>,
+    #[arg(long)]
+    door: Option<i32>,
+    #[arg(long)]
+    host_loopback: bool,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
@@ -52,7 +64,11 @@ pub(super) struct InsideArgs {
 /// The hidden command: becomes the command, or says why not with the exit code a shell gives.
 pub(super) fn inside(args: InsideArgs) -> Result<u8> {
     sandbox::tell_ready(args.ready);
-    let (code, why) = sandbox::exec(&args.default_signals, &args.command)?;
+    let door = args.door.map(|fd| sandbox::Door { fd, host_loopback: args.host_loopback });
+    let env = door.map_or_else(|| Ok(Vec::new()), sandbox::Door::open)?;
+    // After the door's helper was started, which the limits are not meant for.
+    EachProcess { memory: args.memory, pids: args.pids }.set()?;
+    let (code, why) = sandbox::exec(&args.default_signals, env, &args.command)?;
     output::note(&why);
     Ok(code)
 }
@@ -61,8 +77,13 @@ pub(super) fn run(args: RunArgs) -> Result<u8> {
     let inherited = Inherited::note();
     let store = Store::open()?;
     let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
-    let (mut session, made) =
-        find_or_make(&store, args.session.as_deref(), &args.roots, &cwd, args.allowance.exclusive)?;
+    let (mut session, made) = find_or_make(
+        &store,
+        args.session.as_deref(),
+        (&args.roots, args.home),
+        &cwd,
+        args.allowance.exclusive,
+    )?;
     args.allowance.keep(&mut session)?;
     let mut lock = session.lock_as(Role::Server)?;
     let job = Job { confine: args.confine, command: args.command, cwd, inherited };
@@ -84,15 +105,22 @@ pub(super) fn run(args: RunArgs) -> Result<u8> {
 pub(super) fn find_or_make(
     store: &Store,
     name: Option<&str>,
-    named: &[PathBuf],
+    (named, home_mode): (&[PathBuf], Option<Home>),
     cwd: &Path,
     exclusive: bool,
 ) -> Result<(Session, bool)> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let existing = name.filter(|n| has(store, n));
     let Some(name) = existing else {
-        let roots = choose_roots(named, cwd, home.as_deref(), store.dir())?;
-        return Ok((store.create(name, &roots, exclusive)?, true));
+        let roots = choose(store, named, home_mode, cwd)?;
+        return match store.create(name, &roots, exclusive) {
+            Ok(session) => Ok((session, true)),
+            // Another command made it just now.
+            Err(_) if name.is_some_and(|n| has(store, n)) => {
+                find_or_make(store, name, (named, home_mode), cwd, exclusive)
+            }
+            Err(e) => Err(e),
+        };
     };
     let session = store.get(name)?;
     context::heal(&session)?;
@@ -100,10 +128,14 @@ pub(super) fn find_or_make(
         return Err(Error::usage(format!("session {name} was made without --exclusive"))
             .hint("choose another name, which makes a new session"));
     }
+    if home_mode.is_some() {
+        return Err(Error::usage(format!("session {name} exists, and --home is settled when one is made"))
+            .hint("leave --home out, or choose another name"));
+    }
     if !named.is_empty() {
         let roots = choose_roots(named, cwd, home.as_deref(), store.dir())?;
-        let same =
-            roots.iter().map(|r| r.path.as_path()).eq(session.meta.roots.iter().map(|r| r.path.as_path()));
+        let theirs: Vec<&Path> = session.meta.roots.iter().map(|r| r.path.as_path()).collect();
+        let same = roots.iter().map(|r| r.path.as_path()).eq(theirs.iter().copied());
         if !same {
             let has: Vec<String> = session.meta.roots.iter().map(|r| r.path.to_string()).collect();
             return Err(Error::usage(format!("session {name} has other roots: {}", has.join(" ")))
@@ -111,6 +143,27 @@ pub(super) fn find_or_make(
         }
     }
     Ok((session, false))
+}
+
+/// The roots of a new session.
+pub(super) fn choose(
+    store: &Store,
+    named: &[PathBuf],
+    home_mode: Option<Home>,
+    cwd: &Path,
+) -> Result<Vec<ChosenRoot>> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let mut roots = choose_roots(named, cwd, home.as_deref(), store.dir())?;
+    if let Some(mode) = home_mode {
+        let names = ["XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"];
+        let xdg: Vec<PathBuf> = names
+            .iter()
+            .filter_map(|n| std::env::var_os(n).map(PathBuf::from))
+            .filter(|p| p.is_absolute())
+            .collect();
+        add_home(&mut roots, mode, home.as_deref(), &xdg, store.dir())?;
+    }
+    Ok(roots)
 }
 
 fn has(store: &Store, name: &str) -> bool {

@@ -1,17 +1,19 @@
 //! A session served: union, mount, journal and control socket put together, and taken down again.
 
 use super::allowance;
+use super::idle;
 use super::mounting::Way;
 use super::output;
 use crate::base::{Access, Errno, Error, ErrorKind, Name, RelPath, Result, Rules};
 use crate::fuse::{self, How, Server};
 use crate::journal::{Journal, Op};
-use crate::layer::LayerKind;
+use crate::layer::{LayerKind, partial};
 use crate::session::{
-    ControlServer, Handler, Holder, Leaving, LiveStatus, Lock, PathBytes, Place, Role, Session, Store,
+    ControlServer, Handler, Holder, Leaving, LiveStatus, Lock, NewBase, PathBytes, Place, Role, Session,
+    Store,
 };
 use crate::sys::{file, mount};
-use crate::union::{Config, LayerConfig, Leave, RootConfig, Union, UpperConfig, View};
+use crate::union::{Config, LayerConfig, Leave, RootConfig, Unfilled, Union, UpperConfig, View};
 use parking_lot::{Condvar, Mutex};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -21,7 +23,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long an unmount waits for programs that are just ending.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A session that is mounted and answers.
 pub(super) struct Served {
@@ -124,11 +126,13 @@ impl Served {
             return Err(Error::failure(format!("the journal of session {} is not in order", session.name))
                 .hint(format!("run: sbx-fuse verify -s {}", session.name)));
         }
+        refuse_incomplete(session)?;
         let journal = Arc::new(journal);
         let allowed = allowance::effective(session)?;
         let rules = allowance::rules(session, &allowed, false)?;
         let union = Union::new(config(what, store, &rules, journal.clone())?)?;
         union.govern(rules);
+        union.record_first(session.meta.roots.len());
         union.limit(allowance::limits(&allowed)).map_err(|e| allowance::no_room(session, e))?;
         let how = match what.way {
             Way::Direct { .. } => How::Direct,
@@ -172,6 +176,7 @@ impl Served {
             });
         match started {
             Ok(control) => {
+                idle::start();
                 let gone = AtomicBool::new(false);
                 Ok(Served { server, union, journal, control, unmounter, guests, gone })
             }
@@ -238,6 +243,8 @@ impl Served {
         if let Some(server) = Arc::into_inner(self.server).filter(|_| gone) {
             server.join()?;
         }
+        // What is not complete stays marked, and the next command tries again.
+        tell_unfilled(&self.union.complete());
         if self.union.is_degraded() {
             // Left open, so that the next command compares it with the upper.
             output::note("the journal missed something; the next command will compare it with the files");
@@ -270,9 +277,33 @@ impl Served {
     }
 }
 
+fn tell_unfilled(unfilled: &[Unfilled]) {
+    for Unfilled { path, why } in unfilled {
+        output::note(&format!("the copy of {path} is not complete: {why}"));
+    }
+}
+
 /// How many threads serve a mount.
 pub(super) fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
+}
+
+/// A server would show the missing parts of an incomplete copy as zeros.
+fn refuse_incomplete(session: &Session) -> Result<()> {
+    for root in session.roots() {
+        let work = root.work_dir();
+        let bytes = work.as_os_str().as_bytes();
+        let fd = file::open_path(bytes, libc::O_PATH | libc::O_DIRECTORY);
+        let fd = fd.map_err(|e| Error::on_path("open", bytes, e))?;
+        if partial::has_incomplete(fd.as_fd()).map_err(|e| Error::on_path("list", bytes, e))? {
+            let name = &session.name;
+            let why = format!("a file of session {name} is not complete, see above");
+            let hint =
+                format!("make room on its disk, or drop the file with: sbx-fuse discard -s {name} PATH");
+            return Err(Error::failure(why).hint(hint));
+        }
+    }
+    Ok(())
 }
 
 fn config(what: &What<'_>, store: &Store, rules: &Rules, journal: Arc<Journal>) -> Result<Config> {
@@ -281,7 +312,7 @@ fn config(what: &What<'_>, store: &Store, rules: &Rules, journal: Arc<Journal>) 
         file::open_path(bytes, libc::O_PATH | libc::O_DIRECTORY).map_err(|e| Error::on_path("open", bytes, e))
     };
     let mut roots = Vec::new();
-    for root in what.session.roots() {
+    for root in what.session.all_roots() {
         let meta = root.meta();
         let name = Name::new(meta.name.as_bytes())
             .map_err(|e| Error::on_path("use the name", meta.name.as_bytes(), e))?;
@@ -353,7 +384,12 @@ impl Handler for Live {
 
     fn new_epoch(&self) -> Result<()> {
         self.union.new_epoch();
+        tell_unfilled(&self.union.begin_look());
         Ok(())
+    }
+
+    fn looked(&self) {
+        self.union.end_look();
     }
 
     fn drop_change(&self, change: &Leaving) -> Result<bool> {
@@ -366,6 +402,12 @@ impl Handler for Live {
         };
         let told = |e| Error::on_path("take out of the session", RelPath::as_bytes(&change.path), e);
         self.union.leave(&leave).map_err(told)
+    }
+
+    fn based_on(&self, file: &NewBase) -> Result<bool> {
+        self.union
+            .based_on(file.root, &file.path, file.ino, (&file.real, file.base.clone()))
+            .map_err(|e| Error::on_path("note the new base of", file.path.as_bytes(), e))
     }
 
     fn umount(&self) -> Result<()> {

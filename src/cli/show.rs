@@ -5,7 +5,7 @@ use super::state::Told;
 use super::{Which, allowance, context, ps};
 use crate::base::{Error, Result};
 use crate::layer::{Usage, add_usage};
-use crate::session::{PathBytes, QuotaConfig, Session, Size};
+use crate::session::{LimitsConfig, PathBytes, QuotaConfig, Session, Size};
 use crate::sys::file;
 use clap::Args;
 use serde::Serialize;
@@ -39,11 +39,13 @@ struct Json<'a> {
     /// What the uppers take on the disk.
     used: Usage,
     quota: QuotaConfig,
+    limits: LimitsConfig,
 }
 
 pub(super) fn run(args: ShowArgs) -> Result<u8> {
     let session: Session = context::select(&Which { session: args.name })?;
     let meta = &session.meta;
+    let allowed = allowance::effective(&session)?;
     let json = Json {
         name: &session.name,
         id: &meta.id,
@@ -54,7 +56,8 @@ pub(super) fn run(args: ShowArgs) -> Result<u8> {
         directory: PathBytes::from(session.dir.as_path()),
         processes: ps::of(&session)?.len(),
         used: used(&session)?,
-        quota: allowance::effective(&session)?.quota,
+        quota: allowed.quota,
+        limits: allowed.limits,
     };
     let mut out = Out::new();
     if args.json {
@@ -97,5 +100,8 @@ fn text(out: &mut Out, s: &Json<'_>) -> Result<()> {
         Size(s.used.bytes),
         s.used.inodes
     ))?;
+    if s.limits != LimitsConfig::default() {
+        out.line(&format!("limits     each command: {}", s.limits))?;
+    }
     out.line(&format!("kept in    {}", s.directory))
 }

@@ -7,6 +7,10 @@ use crate::session::{Role, Session, Store, end_processes};
 use clap::Args;
 use std::time::{Duration, Instant};
 
+/// How long a mount may be in use after the last process of the session: its end is seen a little before its files are
+/// closed, and commands that joined take a moment to leave.
+const BUSY: Duration = Duration::from_secs(5);
+
 /// How long a server may take to close its journal after its last process.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -58,15 +62,14 @@ pub(super) fn stop(session: &Session, grace: &Grace) -> Result<Option<usize>> {
     let start = Instant::now();
     let mut unmounted = false;
     while let Some(holder) = session.holder()?.filter(|h| h.role == Role::Server) {
-        // Each time, as commands that join take a moment to leave.
         if !unmounted
             && session.meta.mountpoint.is_some()
             && let Some(mut client) = context::connect(session)?
         {
             match client.umount() {
                 Ok(()) => unmounted = true,
-                Err(e) if e.errno == Some(Errno::EBUSY) || start.elapsed() > PATIENCE => return Err(e),
-                Err(e) if start.elapsed() > Duration::from_secs(3) => {
+                Err(e) if start.elapsed() > BUSY && e.errno == Some(Errno::EBUSY) => return Err(e),
+                Err(e) if start.elapsed() > BUSY => {
                     return Err(e.context(format!("the mount of session {name} is in use")));
                 }
                 Err(_) => {}

@@ -182,6 +182,13 @@ impl Tree {
         // Something there would be a fault of the log, or an object that was discarded: `put` drops it, without a trace.
         let id = self.put(dir, name, Origin::New, r.kind);
         self.node_mut(id).last = last;
+        // What is written through one name is to be seen under the other.
+        if let (Op::Link, Some(old)) = (r.op, &r.path2)
+            && let Some(old) = self.reach(old, r.kind)
+        {
+            self.node_mut(old).learn(&r.base2);
+            self.link(id, old);
+        }
     }
 
     fn touch(&mut self, r: &Record, last: ProcRef, content: bool, meta: bool) {
@@ -192,6 +199,12 @@ impl Tree {
         node.content |= content;
         node.meta |= meta;
         node.last = last;
+        for other in self.other_names(id) {
+            let node = self.node_mut(other);
+            node.content |= content;
+            node.meta |= meta;
+            node.last = last;
+        }
     }
 
     fn remove(&mut self, r: &Record, last: ProcRef) {

@@ -36,6 +36,8 @@ pub(super) struct Node {
     /// What the lower object was; `None` for a new one or when never told.
     pub(super) base: Option<Box<BaseId>>,
     pub(super) last: ProcRef,
+    /// The group of names that share one object since the session linked them; 0 for none.
+    pub(super) group: u32,
     pub(super) slots: BTreeMap<Box<[u8]>, Slot>,
 }
 
@@ -59,6 +61,8 @@ pub(super) struct Gone {
 pub(super) struct Tree {
     pub(super) nodes: Vec<Node>,
     free: Vec<Id>,
+    /// The names of each group; group `n` is at `n - 1`.
+    groups: Vec<Vec<Id>>,
 }
 
 impl Node {
@@ -72,6 +76,7 @@ impl Node {
             meta: false,
             base: None,
             last: ProcRef::default(),
+            group: 0,
             slots: BTreeMap::new(),
         }
     }
@@ -94,7 +99,7 @@ impl Node {
 impl Tree {
     pub(super) fn new() -> Tree {
         let root = Node::new(ROOT, b"", Origin::Here, Kind::Dir);
-        Tree { nodes: vec![root], free: Vec::new() }
+        Tree { nodes: vec![root], free: Vec::new(), groups: Vec::new() }
     }
 
     pub(super) fn node(&self, id: Id) -> &Node {
@@ -337,7 +342,37 @@ impl Tree {
         }
     }
 
+    /// From now on two nodes are names of one object.
+    pub(super) fn link(&mut self, a: Id, b: Id) {
+        if a == b || self.node(a).kind == Kind::Dir {
+            return;
+        }
+        let mut group = self.node(b).group;
+        if group == 0 {
+            self.groups.push(vec![b]);
+            group = self.groups.len() as u32;
+            self.node_mut(b).group = group;
+        }
+        self.unlink(a);
+        self.groups[group as usize - 1].push(a);
+        self.node_mut(a).group = group;
+    }
+
+    fn unlink(&mut self, id: Id) {
+        let group = std::mem::take(&mut self.node_mut(id).group);
+        if let Some(names) = (group as usize).checked_sub(1).and_then(|i| self.groups.get_mut(i)) {
+            names.retain(|n| *n != id);
+        }
+    }
+
+    /// The other names of a node's object.
+    pub(super) fn other_names(&self, id: Id) -> Vec<Id> {
+        let group = (self.node(id).group as usize).checked_sub(1).and_then(|i| self.groups.get(i));
+        group.map_or_else(Vec::new, |names| names.iter().copied().filter(|n| *n != id).collect())
+    }
+
     fn release(&mut self, id: Id) {
+        self.unlink(id);
         *self.node_mut(id) = Node::new(ROOT, b"", Origin::New, Kind::File);
         self.free.push(id);
     }
@@ -356,7 +391,8 @@ impl Tree {
         let mut at = id;
         while at != ROOT {
             let node = self.node(at);
-            let says = node.content || node.meta || node.base.is_some() || !node.slots.is_empty();
+            let says =
+                node.content || node.meta || node.base.is_some() || node.group != 0 || !node.slots.is_empty();
             if says || node.origin != Origin::Here {
                 return;
             }
@@ -401,7 +437,9 @@ impl Tree {
                         }
                         out.push(change);
                     }
-                } else if let Some(gone) = slot.gone.as_ref().filter(|g| g.away.is_none()) {
+                } else if let Some(gone) =
+                    slot.gone.as_ref().filter(|g| g.away.is_none_or(|id| self.is_back(id)))
+                {
                     out.push(Change {
                         root,
                         path,
@@ -417,6 +455,23 @@ impl Tree {
                 }
             }
         }
+    }
+
+    /// Whether what lives elsewhere is not a rename there: in the end it is at the path that it has in the real tree, in a
+    /// directory that is another one. Then its home has lost it.
+    fn is_back(&self, id: Id) -> bool {
+        self.lower(id).is_some_and(|lower| lower == self.path(id))
+    }
+
+    /// Where a node is in the merged view.
+    fn path(&self, id: Id) -> RelPath {
+        let mut names: Vec<&[u8]> = Vec::new();
+        let mut at = id;
+        while at != ROOT && names.len() <= self.nodes.len() {
+            names.push(&self.node(at).name);
+            at = self.node(at).parent;
+        }
+        names.into_iter().rev().fold(RelPath::root(), |path, name| path.join(name))
     }
 
     /// The change that a present node is, if it is one.

@@ -6,6 +6,7 @@
 //! `user.overlay.sbx.base` xattr on what was copied up: where it came from and what it was then.
 
 mod codec;
+pub mod partial;
 mod probe;
 mod usage;
 

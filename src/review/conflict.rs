@@ -288,7 +288,7 @@ impl Checker<'_> {
             }
             return Ok(Some(Why::Retyped(base.kind, attr.kind)));
         }
-        let owned = (attr.uid, attr.gid, attr.perm) == (base.uid, base.gid, base.perm);
+        let owned = same_id(base.uid, attr.uid) && same_id(base.gid, attr.gid) && attr.perm == base.perm;
         if attr.kind == Kind::Dir {
             // What is in a directory has changes and conflicts of its own.
             return Ok((!owned || attr.ino != base.ino).then_some(Why::Metadata));
@@ -306,6 +306,15 @@ impl Checker<'_> {
         }
         Ok(Some(Why::Content))
     }
+}
+
+/// What an id that a user namespace does not know shows as in it (`/proc/sys/kernel/overflowuid`, by default).
+const OVERFLOW: u32 = 65534;
+
+/// Whether an id is what it was. One that was noted inside of a sandbox's user namespace, where it is nobody's, says
+/// nothing of whose it is outside.
+fn same_id(was: u32, is: u32) -> bool {
+    was == is || was == OVERFLOW
 }
 
 fn not_younger(attr: &Attr, than: Time) -> bool {

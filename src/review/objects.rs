@@ -1,6 +1,7 @@
 //! Objects of a tree by relative path: open, stat, list, compare bytes. Nothing here follows a symlink.
 
 use crate::base::{Attr, Errno, Kind, RelPath, Sys};
+use crate::layer::partial::Mark;
 use crate::sys::{data, dir, file, xattr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -70,11 +71,23 @@ impl Object {
         }
     }
 
+    /// Whether it is a session's file whose copy was begun and never completed: parts of it are missing.
+    ///
+    /// # Errors
+    /// As `getxattr(2)`.
+    pub fn is_incomplete(&self) -> Sys<bool> {
+        let lacks_blocks = self.attr.kind == Kind::File && self.attr.blocks * 512 < self.attr.size;
+        Ok(lacks_blocks && Mark::read(self.fd.as_fd())?.is_some())
+    }
+
     /// A readable descriptor of a regular file or directory.
     ///
     /// # Errors
-    /// As `open(2)`.
+    /// `EIO` for an incomplete file, else as `open(2)`.
     pub fn readable(&self) -> Sys<OwnedFd> {
+        if self.is_incomplete()? {
+            return Err(Errno::EIO);
+        }
         file::reopen(self.fd.as_fd(), libc::O_RDONLY | libc::O_NONBLOCK)
     }
 
@@ -205,6 +218,9 @@ pub(crate) fn same_content(a: &Object, b: &Object) -> Sys<bool> {
             }
             if (a.attr.dev, a.attr.ino) == (b.attr.dev, b.attr.ino) || a.attr.size == 0 {
                 return Ok(true);
+            }
+            if a.is_incomplete()? || b.is_incomplete()? {
+                return Ok(false);
             }
             same_bytes(a.readable()?.as_fd(), b.readable()?.as_fd(), a.attr.size)
         }

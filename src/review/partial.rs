@@ -30,6 +30,10 @@ pub struct Moved {
     pub root: u16,
     /// Where it is in the merged view.
     pub path: RelPath,
+    /// Where the real file is.
+    pub real: RelPath,
+    /// Inode number of the session's file.
+    pub ino: u64,
     /// The real file as it is now.
     pub base: BaseId,
     /// Its content.
@@ -61,14 +65,15 @@ pub fn check_parts(
     conflict::check(roots, &set, replaced)
 }
 
-/// Gives the real files their parts, all of them or none, and moves the session's files onto them. The session's lock
-/// must be the caller's, and its journal is to be told what is returned.
+/// Gives the real files their parts, all of them or none, and with `resting` moves the session's files onto them: then
+/// its lock must be the caller's. Its journal is to be told what is returned.
 ///
 /// # Errors
 /// When something cannot be staged or applied; the real files are then as they were.
 pub fn apply_parts(
     roots: &[RootDirs],
     parts: Vec<Part<'_>>,
+    resting: bool,
     progress: &mut dyn FnMut(Progress<'_>),
     fault: &mut dyn Fault,
 ) -> Result<(Report, Vec<Moved>)> {
@@ -76,7 +81,7 @@ pub fn apply_parts(
     for dirs in roots.iter().filter(|d| parts.iter().any(|p| p.settled.change.root == d.root)) {
         shadows.push(shadow(dirs).map_err(|e| Error::sys("make a place for the parts", e))?);
     }
-    let result = staged(roots, &shadows, parts, progress, fault);
+    let result = staged(roots, &shadows, parts, resting, progress, fault);
     for dirs in roots.iter().filter(|d| shadows.iter().any(|s| s.root == d.root)) {
         clear(dirs).map_err(|e| Error::sys("clear the place of the parts", e))?;
     }
@@ -87,6 +92,7 @@ fn staged(
     roots: &[RootDirs],
     shadows: &[RootDirs],
     parts: Vec<Part<'_>>,
+    resting: bool,
     progress: &mut dyn FnMut(Progress<'_>),
     fault: &mut dyn Fault,
 ) -> Result<(Report, Vec<Moved>)> {
@@ -103,9 +109,11 @@ fn staged(
     let mut moved = Vec::with_capacity(parts.len());
     for part in parts {
         let c = &part.settled.change;
-        let base = rebase(root_of(roots, c.root)?, &part)
+        let base = rebase(root_of(roots, c.root)?, &part, resting)
             .map_err(|e| Error::on_path("move onto the new real file", c.path.as_bytes(), e))?;
-        moved.push(Moved { root: c.root, path: c.path.clone(), base, content: part.content });
+        let real = part.settled.real_path.clone().unwrap_or_else(|| c.path.clone());
+        let ino = part.settled.upper.map_or(0, |a| a.ino);
+        moved.push(Moved { root: c.root, path: c.path.clone(), real, ino, base, content: part.content });
     }
     Ok((report, moved))
 }
@@ -193,15 +201,16 @@ fn stage(dirs: &RootDirs, shadow: &RootDirs, part: &Part<'_>) -> Sys<Change> {
     })
 }
 
-/// The session's file is a change of the real file as it is now.
-fn rebase(dirs: &RootDirs, part: &Part<'_>) -> Sys<BaseId> {
+/// The session's file is a change of the real file as it is now. A live server knows its files by what the upper says
+/// of their origin: there only the journal is told.
+fn rebase(dirs: &RootDirs, part: &Part<'_>, resting: bool) -> Sys<BaseId> {
     let s = part.settled;
     let real_path = s.real_path.as_ref().ok_or(Errno::EINVAL)?;
     let real = Object::find(dirs.real.as_fd(), real_path)?.ok_or(Errno::ENOENT)?;
     let mut base = BaseId::of(&real.attr);
     base.hash = Some(*blake3::hash(&part.content).as_bytes());
     let upper = Object::find(dirs.upper.as_fd(), &s.change.path)?.ok_or(Errno::ESTALE)?;
-    if layer::read_origin(upper.fd.as_fd())?.is_some() {
+    if resting && layer::read_origin(upper.fd.as_fd())?.is_some() {
         let origin = Origin { path: real_path.clone(), base: base.clone(), btime: real.attr.btime };
         layer::write_origin(upper.fd.as_fd(), &origin)?;
     }

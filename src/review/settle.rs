@@ -99,7 +99,8 @@ pub struct Settled {
 /// # Errors
 /// When an object cannot be read.
 pub fn settle(roots: &[RootDirs], set: &ChangeSet) -> Result<Vec<Settled>> {
-    let mut candidates = as_new_where_claimed(&set.changes);
+    let (changes, done) = as_in_place_where_moved(roots, &set.changes)?;
+    let mut candidates = as_new_where_claimed(&changes);
     for dirs in roots {
         expand_opaque(dirs, &mut candidates)?;
     }
@@ -107,13 +108,55 @@ pub fn settle(roots: &[RootDirs], set: &ChangeSet) -> Result<Vec<Settled>> {
     let mut settled = Vec::new();
     for change in &candidates {
         let dirs = root_of(roots, change.root)?;
-        let one = compare(dirs, &resolver, change)
+        let one = compare(dirs, &resolver, change, done.contains(&(change.root, change.path.clone())))
             .map_err(|e| Error::on_path("compare", change.path.as_bytes(), e))?;
         settled.extend(one);
     }
     settled.sort_by(|a, b| (a.change.root, &a.change.path).cmp(&(b.change.root, &b.change.path)));
     group_links(&mut settled);
     Ok(settled)
+}
+
+/// Names of roots by their number.
+type Names = BTreeSet<(u16, RelPath)>;
+
+/// What the session and the real tree have renamed alike is not renamed any more, but a change, or none, of what is now at
+/// the new name; and what was beneath the old name is beneath the new one. Returned with the new names of such renames.
+fn as_in_place_where_moved(roots: &[RootDirs], changes: &[Change]) -> Result<(Vec<Change>, Names)> {
+    let mut changes = changes.to_vec();
+    let mut done = BTreeSet::new();
+    let renames: Vec<usize> = (0..changes.len()).filter(|&i| changes[i].what == What::Renamed).collect();
+    // Directories come before what is in them.
+    for i in renames {
+        let (c, Some(from)) = (&changes[i], changes[i].from.clone()) else { continue };
+        let dirs = root_of(roots, c.root)?;
+        let moved = has_moved(dirs, &changes, c, &from);
+        if !moved.map_err(|e| Error::on_path("compare", c.path.as_bytes(), e))? {
+            continue;
+        }
+        let (root, to) = (c.root, c.path.clone());
+        done.insert((root, to.clone()));
+        let what = if c.kind == Kind::Dir { What::Meta } else { What::Modified };
+        changes[i] = Change { what, from: None, content: true, meta: true, ..changes[i].clone() };
+        for other in changes.iter_mut().filter(|c| c.root == root) {
+            if let Some(rest) = other.from.as_ref().and_then(|f| f.strip_prefix(&from)) {
+                other.from = Some(under(&to, &rest));
+            }
+        }
+    }
+    Ok((changes, done))
+}
+
+/// Whether the real object that the session renamed is gone from its old name and is at the new one, as it was.
+fn has_moved(dirs: &RootDirs, changes: &[Change], c: &Change, from: &RelPath) -> Sys<bool> {
+    let Some(base) = &c.base else { return Ok(false) };
+    if objects::stat(dirs.real.as_fd(), from)?.is_some() {
+        return Ok(false);
+    }
+    let Some(slot) = Resolver::new(changes).slot(c.root, &c.path) else { return Ok(false) };
+    // An inode number alone may be another object's by now.
+    let same = |a: &Attr| (a.dev, a.ino, a.kind, a.mtime) == (base.dev, base.ino, base.kind, base.mtime);
+    Ok(objects::stat(dirs.real.as_fd(), &slot)?.is_some_and(|a| same(&a) && a.size == base.size))
 }
 
 /// Something at a place whose real object was renamed away is new there, whatever the candidate calls it.
@@ -252,7 +295,8 @@ impl Expansion<'_> {
     }
 }
 
-fn compare(dirs: &RootDirs, resolver: &Resolver<'_>, c: &Change) -> Sys<Option<Settled>> {
+/// `moved`: the real tree has done the same rename, so that the change is to leave the session even if nothing differs.
+fn compare(dirs: &RootDirs, resolver: &Resolver<'_>, c: &Change, moved: bool) -> Sys<Option<Settled>> {
     let slot = match c.what {
         What::Renamed => c.from.clone(),
         _ => resolver.slot(c.root, &c.path),
@@ -307,7 +351,7 @@ fn compare(dirs: &RootDirs, resolver: &Resolver<'_>, c: &Change) -> Sys<Option<S
     let differs = out.content || !out.meta.is_empty();
     match c.what {
         What::Renamed => {}
-        _ if !differs => return Ok(None),
+        _ if !differs && !moved => return Ok(None),
         What::Added if upper.attr.kind != Kind::Dir => {}
         _ if out.content => out.change.what = What::Modified,
         _ => out.change.what = What::Meta,
@@ -351,13 +395,18 @@ pub struct Disagreement {
 }
 
 /// Compares two settled sets as sets of (root, path, what, from). Two things that an upper cannot tell count as
-/// equal: a rename, and a deletion with an addition; a directory of which only the mtime was set, and no change.
+/// equal: a rename, and a deletion with an addition; a directory of which only the mtime was set, and no change. And
+/// what is new in the session is a change of whatever the real tree has there by now.
 pub fn agree(fold: &[Settled], scan: &[Settled]) -> Vec<Disagreement> {
     let (fold_map, scan_map) = (by_path(fold), by_path(scan));
-    let (fold_split, scan_split) = (split_renames(&fold_map, &scan_map), split_renames(&scan_map, &fold_map));
+    let kinds = |set: &[Settled]| -> Kinds {
+        set.iter().map(|s| ((s.change.root, s.change.path.clone()), s.change.kind)).collect()
+    };
+    let fold_split = split_renames(&fold_map, &scan_map, &kinds(fold));
+    let scan_split = split_renames(&scan_map, &fold_map, &kinds(scan));
     let keys: BTreeSet<_> = fold_split.keys().chain(scan_split.keys()).cloned().collect();
     keys.into_iter()
-        .filter(|key| fold_split.get(key) != scan_split.get(key))
+        .filter(|key| fold_split.get(key) != scan_split.get(key) && fold_map.get(key) != scan_map.get(key))
         .map(|(root, path)| Disagreement {
             root,
             fold: fold_map.get(&(root, path.clone())).cloned(),
@@ -368,6 +417,7 @@ pub fn agree(fold: &[Settled], scan: &[Settled]) -> Vec<Disagreement> {
 }
 
 type Outcome = BTreeMap<(u16, RelPath), (What, Option<RelPath>)>;
+type Kinds = BTreeMap<(u16, RelPath), Kind>;
 
 fn by_path(set: &[Settled]) -> Outcome {
     let only_dir_mtime = |s: &&Settled| {
@@ -376,13 +426,22 @@ fn by_path(set: &[Settled]) -> Outcome {
     };
     set.iter()
         .filter(|s| !only_dir_mtime(s))
-        .map(|s| ((s.change.root, s.change.path.clone()), (s.change.what, s.change.from.clone())))
+        .map(|s| ((s.change.root, s.change.path.clone()), (what_by_now(s), s.change.from.clone())))
         .collect()
 }
 
+fn what_by_now(s: &Settled) -> What {
+    match (s.change.what, &s.real) {
+        (What::Added, Some(real)) if real.kind == s.change.kind => What::Modified,
+        (What::Added, Some(_)) => What::Typed,
+        (what, _) => what,
+    }
+}
+
 /// Turns each rename that `other` does not have into a deletion and an addition.
-fn split_renames(map: &Outcome, other: &Outcome) -> Outcome {
+fn split_renames(map: &Outcome, other: &Outcome, kinds: &Kinds) -> Outcome {
     let mut out = Outcome::new();
+    let mut replaced = Vec::new();
     for ((root, path), (what, from)) in map {
         let key = (*root, path.clone());
         let theirs = other.get(&key);
@@ -390,16 +449,27 @@ fn split_renames(map: &Outcome, other: &Outcome) -> Outcome {
             out.insert(key, (*what, from.clone()));
             continue;
         };
-        // What took the place of something is Modified or Typed there, when no rename is seen.
-        let here = theirs.map(|t| t.0).filter(|w| matches!(w, What::Modified | What::Typed));
-        out.insert(key, (here.unwrap_or(What::Added), None));
+        // What took the place of something is Modified or Typed there, when no rename is seen; or nothing, when it is
+        // just like that (a fifo exchanged with a fifo).
+        match theirs.map(|t| t.0) {
+            Some(w @ (What::Modified | What::Typed)) => drop(out.insert(key, (w, None))),
+            None if kinds.get(&key).is_some_and(|kind| *kind != Kind::Dir) => {}
+            _ => drop(out.insert(key, (What::Added, None))),
+        }
         let old = merged_place(map, *root, from);
+        // What was made where it was is a change of it, when it is not seen to have moved.
+        let old_key = (*root, old.clone());
+        let made = map.get(&old_key).is_some_and(|m| m.0 == What::Added);
+        if made && let Some(w @ (What::Modified | What::Typed)) = other.get(&old_key).map(|t| t.0) {
+            replaced.push((old_key, w));
+        }
         let subsumed = ancestors(&old)
             .any(|dir| map.get(&(*root, dir)).is_some_and(|(w, _)| matches!(w, What::Deleted | What::Typed)));
         if !subsumed && !map.contains_key(&(*root, old.clone())) {
             out.insert((*root, old), (What::Deleted, None));
         }
     }
+    out.extend(replaced.into_iter().map(|(key, what)| (key, (what, None))));
     out
 }
 

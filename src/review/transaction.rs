@@ -88,6 +88,19 @@ impl Spaces<'_> {
 /// What an operation does beyond what the log says of it.
 pub(crate) type Action<'a> = Box<dyn FnOnce(&Spaces<'_>) -> Sys<()> + 'a>;
 
+/// The same on an object that is there already.
+pub(crate) type OnObject<'a> = Box<dyn FnOnce(&Spaces<'_>, &Object) -> Sys<()> + 'a>;
+
+/// Does `action` to the object at `at` if it is still the one whose attributes were saved: else somebody has put
+/// another there, perhaps one more name of a file that is none of ours.
+fn on_same<'a>(at: &Place, saved: &Saved, action: OnObject<'a>) -> Action<'a> {
+    let (at, id) = (at.clone(), Id::of(&saved.attr));
+    Box::new(move |spaces| {
+        let object = spaces.find(&at)?.filter(|o| Id::of(&o.attr) == id).ok_or(Errno::ESTALE)?;
+        action(spaces, &object)
+    })
+}
+
 struct Pending<'a> {
     op: Op,
     action: Option<Action<'a>>,
@@ -299,10 +312,14 @@ impl<'a, 'p> Txn<'a, 'p> {
         Ok(())
     }
 
-    /// Sets attributes of the object at `at` by `action`.
-    pub fn attrs(&mut self, at: &Place, action: Action<'a>) -> Result<()> {
+    /// Sets attributes of the object at `at` by `action`, unless by then another is there. It must be what is
+    /// `expected`.
+    pub fn attrs(&mut self, at: &Place, expected: Option<&Attr>, action: OnObject<'a>) -> Result<()> {
         self.settle_at(at)?;
-        let saved = self.spaces.save(at).map_err(|e| failed_at("set the attributes of", at, e))?;
+        let failed = |e| failed_at("set the attributes of", at, e);
+        let saved = self.spaces.save(at).map_err(failed)?;
+        expect(&saved.attr, expected).map_err(failed)?;
+        let action = on_same(at, &saved, action);
         self.queue(Op::Attrs { at: at.clone(), saved }, Some(action), None);
         Ok(())
     }
@@ -313,11 +330,12 @@ impl<'a, 'p> Txn<'a, 'p> {
         at: &Place,
         save: &Place,
         expected: Option<&Attr>,
-        action: Action<'a>,
+        action: OnObject<'a>,
     ) -> Result<()> {
         self.settle_at(at)?;
         let saved = self.spaces.save(at).map_err(|e| failed_at("write", at, e))?;
         expect(&saved.attr, expected).map_err(|e| failed_at("write", at, e))?;
+        let action = on_same(at, &saved, action);
         self.queue(Op::Bytes { at: at.clone(), save: save.clone(), saved }, Some(action), expected.copied());
         Ok(())
     }
@@ -620,7 +638,13 @@ pub(crate) fn remove(spaces: &Spaces<'_>, at: &Place, tree: bool) -> Sys<()> {
 
 fn restore(spaces: &Spaces<'_>, at: &Place, saved: &Saved) -> Sys<()> {
     let object = spaces.find(at)?.ok_or(Errno::ESTALE)?;
-    if object.attr.kind != saved.attr.kind {
+    // A directory may have been removed and made again.
+    let same = if saved.attr.kind == Kind::Dir {
+        object.attr.kind == Kind::Dir
+    } else {
+        Id::of(&object.attr) == Id::of(&saved.attr)
+    };
+    if !same {
         return Err(Errno::ESTALE);
     }
     attrs::restore(&object, &saved.attr, &saved.xattrs)

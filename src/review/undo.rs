@@ -6,7 +6,7 @@
 use super::RootDirs;
 use super::apply::Progress;
 use super::intent::{After, Entry, Log, LogWriter, Op, Place, Space, UNDO_LOG};
-use super::objects;
+use super::objects::{self, Object};
 use super::recover::{end_of_undo_back, remove_copied};
 use super::transaction::{Backwards, Begun, Fault, Spaces, Txn};
 use super::vault::{Stage, Vault};
@@ -225,23 +225,18 @@ fn invert(txn: &mut Txn<'_, '_>, op: &Op) -> Result<()> {
             if txn.look(at)?.is_none_or(|a| a.kind != saved.attr.kind) {
                 return Ok(());
             }
-            let (place, saved) = (at.clone(), saved.clone());
-            let give = move |spaces: &Spaces<'_>| {
-                let object = spaces.find(&place)?.ok_or(Errno::ENOENT)?;
-                attrs::restore(&object, &saved.attr, &saved.xattrs)
-            };
-            txn.attrs(at, Box::new(give))
+            let saved = saved.clone();
+            let give =
+                move |_: &Spaces<'_>, object: &Object| attrs::restore(object, &saved.attr, &saved.xattrs);
+            txn.attrs(at, None, Box::new(give))
         }
         Op::Times { at, atime, mtime } => {
             if txn.look(at)?.is_none() {
                 return Ok(());
             }
-            let (place, atime, mtime) = (at.clone(), *atime, *mtime);
-            let set = move |spaces: &Spaces<'_>| {
-                let object = spaces.find(&place)?.ok_or(Errno::ENOENT)?;
-                attrs::set_both_times(&object, atime, mtime)
-            };
-            txn.attrs(at, Box::new(set))
+            let (atime, mtime) = (*atime, *mtime);
+            let set = move |_: &Spaces<'_>, object: &Object| attrs::set_both_times(object, atime, mtime);
+            txn.attrs(at, None, Box::new(set))
         }
         Op::Bytes { at, save, saved } => {
             if txn.look(at)?.is_none() {
@@ -254,11 +249,10 @@ fn invert(txn: &mut Txn<'_, '_>, op: &Op) -> Result<()> {
                 .find(at)
                 .and_then(|object| copy::bytes(&txn.spaces, &object.ok_or(Errno::ENOENT)?, &now));
             copied.map_err(|e| Error::on_path("keep a copy of", at.path.as_bytes(), e))?;
-            let (place, save, saved) = (at.clone(), save.clone(), saved.clone());
-            let back = move |spaces: &Spaces<'_>| {
-                let object = spaces.find(&place)?.ok_or(Errno::ENOENT)?;
-                copy::bytes_back(spaces, &object, &save)?;
-                attrs::restore(&object, &saved.attr, &saved.xattrs)
+            let (save, saved) = (save.clone(), saved.clone());
+            let back = move |spaces: &Spaces<'_>, object: &Object| {
+                copy::bytes_back(spaces, object, &save)?;
+                attrs::restore(object, &saved.attr, &saved.xattrs)
             };
             txn.bytes(at, &now, None, Box::new(back))
         }

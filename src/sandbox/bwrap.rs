@@ -2,7 +2,7 @@
 
 use super::inside::PLACE;
 use super::veil::{self, Step};
-use crate::base::{Access, Error, ErrorKind, Result, Rules};
+use crate::base::{Access, Error, ErrorKind, Net, Result, Rules};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,12 @@ pub struct Spec {
     pub masked: Vec<PathBuf>,
     /// The working directory.
     pub cwd: PathBuf,
-    /// Whether the host's network is shared.
-    pub net: bool,
+    /// What it may reach in the network.
+    pub net: Net,
+    /// Objects of the host, mostly sockets, that it sees all the same: from where, and at what path.
+    pub shared: Vec<Bind>,
+    /// Directories to be made in the views, for the command alone.
+    pub made: Vec<PathBuf>,
     /// The whole environment of the command.
     pub env: Vec<(OsString, OsString)>,
     /// A variable that bwrap has and the command does not: by it the sandbox is found from outside.
@@ -46,7 +50,8 @@ pub struct Spec {
 impl Spec {
     /// The root that holds `path`, if one does.
     pub fn bind_of(&self, path: &Path) -> Option<&Bind> {
-        self.binds.iter().find(|b| path.starts_with(&b.to))
+        let around = self.binds.iter().filter(|b| path.starts_with(&b.to));
+        around.max_by_key(|b| b.to.components().count())
     }
 
     /// The private directories, outermost first: those of `hidden`, and `/tmp` and `/var/tmp` unless a root holds them.
@@ -96,7 +101,7 @@ impl Spec {
         for namespace in ["user", "pid", "ipc", "uts", "cgroup-try"] {
             args.flag(&format!("--unshare-{namespace}"));
         }
-        if !self.net {
+        if self.net != Net::All {
             args.flag("--unshare-net");
         }
         args.flag("--die-with-parent").words(["--cap-drop", "ALL"]);
@@ -133,11 +138,20 @@ impl Spec {
                 done.push(dir);
             }
         }
-        for bind in self.binds.iter().filter(|b| b.to != Path::new("/")) {
+        // A root may lie in another.
+        let mut binds: Vec<&Bind> = self.binds.iter().filter(|b| b.to != Path::new("/")).collect();
+        binds.sort_by_key(|b| b.to.components().count());
+        for bind in binds {
             args.flag("--bind").word(&bind.from).word(&bind.to);
         }
         for dir in within {
             args.private(dir);
+        }
+        for dir in &self.made {
+            args.words(["--perms", "0700", "--dir"]).word(dir);
+        }
+        for bind in &self.shared {
+            args.flag("--ro-bind").word(&bind.from).word(&bind.to);
         }
         for file in self.masked.iter().filter(|f| self.sees(f)) {
             args.flag("--ro-bind").word("/dev/null").word(file);
@@ -240,7 +254,9 @@ mod tests {
             rules: Rules::default(),
             masked: vec![],
             cwd: "/".into(),
-            net: false,
+            net: Net::Off,
+            shared: vec![],
+            made: vec![],
             env: vec![],
             marker: ("MARK".into(), "1".into()),
             program: "/bin/true".into(),

@@ -1,9 +1,11 @@
 //! Starting bwrap, passing signals on, and learning what became of the command.
 
 use super::bwrap::{self, Fds, Spec};
+use super::limits::Enforced;
+use super::proxy::Proxy;
 use super::veil::Step;
 use super::{inside, seccomp};
-use crate::base::{Errno, Error, Result};
+use crate::base::{Errno, Error, Net, Result};
 use crate::sys::file;
 use crate::sys::signal::{self, Disposition};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -72,6 +74,8 @@ pub trait Events: Send + Sync {
     fn started(&self, pid: u32);
     /// The sandbox stands: what was mounted for it is in its own mount namespace now. Called from another thread.
     fn ready(&self);
+    /// What the proxy refused: a host with its port, and how often.
+    fn refused(&self, target: &str, times: usize);
 }
 
 /// Runs the command of `spec` under `bwrap` (its path) and waits for it. Must be called from the main thread: the sandbox dies with the thread that made it.
@@ -81,7 +85,13 @@ pub trait Events: Send + Sync {
 ///
 /// # Errors
 /// When bwrap cannot be started.
-pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, events: &dyn Events) -> Result<Outcome> {
+pub fn run(
+    bwrap: &Path,
+    spec: &Spec,
+    limits: &Enforced,
+    inherited: Inherited,
+    events: &dyn Events,
+) -> Result<Outcome> {
     let told = |e: Errno| Error::sys("prepare the sandbox", e);
     let (status_out, status_in) = pipe().map_err(told)?;
     let (ready_out, ready_in) = pipe().map_err(told)?;
@@ -107,6 +117,13 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, events: &dyn Events)
         }
     }
     let mut signals = Signals::new(wanted_signals()).map_err(|e| told(e.into()))?;
+    let door = match spec.net {
+        Net::Only(_) => Some(pair().map_err(told)?),
+        Net::Off | Net::All => None,
+    };
+    let door_inside = door
+        .as_ref()
+        .map(|(_, theirs)| inside::Door { fd: theirs.as_raw_fd(), host_loopback: spec.net.names_loopback() });
     let mut command = Command::new(bwrap);
     // Not by bwrap's --setenv and --unsetenv: process 1 of the sandbox, whose environment the command can read, would
     // have what bwrap itself was started with.
@@ -115,11 +132,15 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, events: &dyn Events)
         &spec.argv,
         ready_in.as_raw_fd(),
         &restore,
+        limits.each(),
+        door_inside,
     ));
+    limits.apply(&mut command).map_err(|e| Error::sys("limit the command", e))?;
     let mut child = inherited
         .during(|| command.spawn())
         .map_err(|e| Error::on_path("start", bwrap.as_os_str().as_encoded_bytes(), e))?;
     drop((status_in, ready_in, args, filter, empty));
+    let proxy = door.map(|(ours, _)| Proxy::start(spec.net.clone(), ours)).transpose()?;
     events.started(child.id());
 
     let handle = signals.handle();
@@ -140,6 +161,9 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, events: &dyn Events)
         wait(&mut child)
     });
     handle.close();
+    for (target, times) in proxy.iter().flat_map(|p| p.close()) {
+        events.refused(&target, times);
+    }
     let told = watcher.join().map_err(|_| Error::failure("the thread that watches the sandbox panicked"))?;
     forwarder.join().map_err(|_| Error::failure("the thread that passes signals on panicked"))?;
     let ended = ended.map_err(|e| Error::sys("wait for the sandbox", e))?;
@@ -147,6 +171,13 @@ pub fn run(bwrap: &Path, spec: &Spec, inherited: Inherited, events: &dyn Events)
         Some(code) => Outcome::Exited(code),
         None => Outcome::NotStarted(ended.code().or(ended.signal().map(|s| 128 + s)).unwrap_or(1)),
     })
+}
+
+/// Two connected sockets: ours, and one that a child inherits.
+fn pair() -> std::result::Result<(OwnedFd, OwnedFd), Errno> {
+    let (ours, theirs) = crate::sys::socket::pair()?;
+    nix::fcntl::fcntl(&theirs, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
+    Ok((ours, theirs))
 }
 
 /// A pipe: our end, and one that a child inherits.

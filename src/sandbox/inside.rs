@@ -1,5 +1,6 @@
 //! The last step before the command, inside the sandbox: this program again, which becomes the command.
 
+use super::limits::EachProcess;
 use crate::base::{Errno, Error, Result, quote};
 use crate::sys::signal::{self, Disposition};
 use std::ffi::{OsStr, OsString};
@@ -15,16 +16,53 @@ pub const INSIDE: &str = "inside-sandbox";
 pub(super) const PLACE: &str = "/dev/.sbx-fuse";
 
 /// What bwrap executes: this step, which writes to the descriptor `ready` that the sandbox stands, sets the signals
-/// `restore` back to their default, and becomes the command.
-pub(super) fn argv(command: &[OsString], ready: i32, restore: &[i32]) -> Vec<OsString> {
+/// `restore` back to their default, takes the limits `each`, and becomes the command.
+pub(super) fn argv(
+    command: &[OsString],
+    ready: i32,
+    restore: &[i32],
+    each: EachProcess,
+    door: Option<Door>,
+) -> Vec<OsString> {
     let mut argv: Vec<OsString> = vec![PLACE.into(), INSIDE.into(), format!("--ready={ready}").into()];
     if !restore.is_empty() {
         let numbers: Vec<String> = restore.iter().map(i32::to_string).collect();
         argv.push(format!("--default-signals={}", numbers.join(",")).into());
     }
+    for (option, limit) in [("--memory", each.memory), ("--pids", each.pids)] {
+        argv.extend(limit.map(|n| format!("{option}={n}").into()));
+    }
+    if let Some(door) = door {
+        argv.push(format!("--door={}", door.fd).into());
+        if door.host_loopback {
+            argv.push("--host-loopback".into());
+        }
+    }
     argv.push("--".into());
     argv.extend(command.iter().cloned());
     argv
+}
+
+/// The way to a proxy outside.
+#[derive(Clone, Copy, Debug)]
+pub struct Door {
+    /// A socket that takes the descriptor of the one that programs connect to.
+    pub fd: i32,
+    /// Whether a loopback address means the host's.
+    pub host_loopback: bool,
+}
+
+impl Door {
+    /// Opens it; returns the variables by which programs find it.
+    ///
+    /// # Errors
+    /// When there is no loopback, or nobody takes the socket: the command must not run without what it was promised.
+    pub fn open(self) -> Result<Vec<(OsString, OsString)>> {
+        let told = |e| Error::sys("make the way to the network proxy", e);
+        crate::sys::socket::inherited(self.fd)
+            .and_then(|out| super::proxy::open_door(out, self.host_loopback))
+            .map_err(told)
+    }
 }
 
 /// Says on the descriptor `ready` that the sandbox stands, and closes it. When nobody listens, nobody needs to know.
@@ -40,19 +78,20 @@ pub fn tell_ready(ready: i32) {
     }
 }
 
-/// Becomes `command`, with the signals `restore` set to their default. Returns only when that fails: the exit code that
+/// Becomes `command`, with the variables `env` and with the signals `restore` set to their default. Returns only when that fails: the exit code that
 /// a shell gives then, 127 for what is not there and 126 for what cannot be executed, and a sentence.
 ///
 /// # Errors
 /// When a signal cannot be set or there is no command.
-pub fn exec(restore: &[i32], command: &[OsString]) -> Result<(u8, String)> {
+pub fn exec(restore: &[i32], env: Vec<(OsString, OsString)>, command: &[OsString]) -> Result<(u8, String)> {
     for &number in restore {
         signal::set(number, Disposition::Default)
             .map_err(|e| Error::sys("give the command its signals", e))?;
     }
+    crate::sys::process::leave_keyring().map_err(|e| Error::sys("leave the keyring of the session", e))?;
     let (program, args) = command.split_first().ok_or_else(|| Error::usage("there is no command"))?;
     let shown = quote(program.as_bytes());
-    let e = Errno::from(Command::new(program).args(args).exec());
+    let e = Errno::from(Command::new(program).args(args).envs(env).exec());
     // execvp(3) says EACCES, too, when a directory of $PATH may not be searched and the command is nowhere.
     Ok(match e {
         Errno::EACCES if !program.as_bytes().contains(&b'/') && !on_path(program) => {

@@ -35,6 +35,8 @@ use std::path::{Path, PathBuf};
 const VERSION: u32 = 1;
 /// The memory a decoder may take for its window, as a power of two: 128 MiB.
 const WINDOW: u32 = 27;
+/// The file beside `archived.json` with the real paths that the session changed, each ended by a NUL.
+const CHANGED: &str = "changed";
 /// How every file begins that age wrote.
 const AGE: &[u8] = b"age-encryption.org/";
 
@@ -130,6 +132,15 @@ impl Archived {
     }
 }
 
+impl Session {
+    /// The real paths that an archived session changed, as far as they are known without its archive.
+    pub fn archived_changes(&self) -> Vec<PathBuf> {
+        let list = std::fs::read(self.dir.join(CHANGED)).unwrap_or_default();
+        let paths = list.split(|&b| b == 0).filter(|p| !p.is_empty());
+        paths.map(|p| PathBuf::from(std::ffi::OsStr::from_bytes(p))).collect()
+    }
+}
+
 /// How an archive is encrypted.
 pub enum Encryption {
     /// With a passphrase.
@@ -158,6 +169,8 @@ pub struct Suspend {
     pub changes: usize,
     /// Its real directories.
     pub lowers: Vec<LowerId>,
+    /// The real paths that it changed, which others are told of while it is archived. Not kept beside an encrypted archive.
+    pub changed: Vec<PathBuf>,
 }
 
 impl Store {
@@ -224,18 +237,25 @@ impl Store {
             checksum: hex(&seal),
             encrypted,
         };
-        self.exchange_for_stub(session, &archived)?;
+        let changed = if encrypted { Vec::new() } else { how.changed };
+        self.exchange_for_stub(session, &archived, &changed)?;
         Ok(archived)
     }
 
     /// Puts a directory that only says where the archive is in the place of the session's.
-    fn exchange_for_stub(&self, session: &Session, archived: &Archived) -> Result<()> {
+    fn exchange_for_stub(&self, session: &Session, archived: &Archived, changed: &[PathBuf]) -> Result<()> {
         let temp = format!(".stub-{}", names::random_hex::<8>()?);
         let dir = self.sessions().join(&temp);
         make_dir(&dir)?;
         let _held = Lock::take(&dir.join("lock"), &session.name, Role::Command)?;
         store::write_meta(&dir, &session.meta)?;
         store::write_json(&dir, "archived.json", archived)?;
+        if !changed.is_empty() {
+            let list: Vec<u8> =
+                changed.iter().flat_map(|p| p.as_os_str().as_bytes().iter().copied().chain([0])).collect();
+            std::fs::write(dir.join(CHANGED), list)
+                .map_err(|e| Error::on_path("write", dir.as_os_str().as_bytes(), e))?;
+        }
         self.swap(&temp, &session.name)
     }
 
@@ -486,9 +506,18 @@ impl Store {
         make_dir(&dir)?;
         let trust = Trust { own, setuid: own || want.setuid };
         let filled = self.fill(&dir, from, seal, trust, want.check, want.progress);
-        let placed = filled.and_then(|(header, meta, said, lock)| {
+        let placed = filled.and_then(|(header, mut meta, said, lock)| {
             let name = want.name.clone().unwrap_or_else(|| header.name.clone());
             names::check(name.as_bytes())?;
+            let _alone = self.alone()?;
+            let place = want.stub.map(|(stub, _)| stub.name.as_str()).filter(|n| *n == name);
+            let roots: Vec<&Path> = meta.roots.iter().map(|r| r.path.as_path()).collect();
+            self.check_reserved(&roots, meta.exclusive, place)?;
+            let others = self.list()?.into_iter().filter_map(|(_, s)| s.ok());
+            if others.filter(|s| s.archived.is_none()).any(|s| s.meta.id == meta.id) {
+                meta.id = names::random_hex::<16>()?;
+                store::write_meta(&dir, &meta)?;
+            }
             match want.stub {
                 Some((stub, _)) if stub.name == name => self.swap(&temp, &name)?,
                 _ => self.name_it(&temp, &name)?,
@@ -586,15 +615,16 @@ impl Store {
         if !header.lowers.iter().map(|l| &l.path).eq(meta.roots.iter().map(|r| &r.path)) {
             return Err(odd("it does not say what it was made on"));
         }
-        let paths: Vec<&Path> = meta.roots.iter().map(|r| r.path.as_path()).collect();
+        let all = meta.roots.iter().chain(&meta.private);
+        let paths: Vec<&Path> = all.map(|r| r.path.as_path()).collect();
         for (i, path) in paths.iter().enumerate() {
             let why = "the archive is refused: a root of it cannot be one";
             roots::check_place(path, self.dir()).map_err(|e| e.context(why))?;
             for other in &paths[..i] {
-                roots::check_apart(other, path).map_err(|e| e.context(why))?;
+                roots::check_distinct(other, path).map_err(|e| e.context(why))?;
             }
         }
-        for (i, root) in meta.roots.iter_mut().enumerate() {
+        for (i, root) in meta.roots.iter_mut().chain(&mut meta.private).enumerate() {
             if !is_canonical(root.path.as_path()) || !archive_read::is_name(root.name.as_bytes()) {
                 return Err(odd("a root of it cannot be one"));
             }
@@ -616,10 +646,6 @@ impl Store {
             said.push(format!("{} of its objects belonged to others, and are yours now", unpacked.disowned));
         }
         meta.mountpoint = None;
-        let stub = self.list()?.into_iter().filter_map(|(_, s)| s.ok());
-        if stub.filter(|s| s.archived.is_none()).any(|s| s.meta.id == meta.id) {
-            meta.id = names::random_hex::<16>()?;
-        }
         make_dir(&dir.join("mnt"))?;
         if meta != before {
             store::write_meta(dir, &meta)?;

@@ -6,8 +6,9 @@
 //! bytes = "10G"                 # K, M, G, T are powers of 1024
 //! inodes = 100000
 //!
-//! [limits]                      # of every run; refused until they can be enforced
+//! [limits]                      # of every command, with all that it starts
 //! memory = "4G"
+//! cpus = 1.5                    # processors; needs a control group
 //! pids = 512
 //!
 //! [policy]                      # paths and patterns (* ? [a-z] {a,b}, ** for any depth), in each root or, with ~/ and
@@ -24,13 +25,14 @@
 //!
 //! [network]
 //! forbid = false                # refuse --net
+//! allow = ["crates.io:443"]     # the most that --net lets through: HOST, HOST:PORT, *.HOST, addresses
 //!
 //! [undo]                        # what `gc` leaves of the originals that applying replaced, in each session
 //! keep = 10                     # of the newest so many applications
 //! days = 30                     # and not older
 //! ```
 
-use crate::base::{Error, ErrorKind, Pattern, Result, quote};
+use crate::base::{Error, ErrorKind, Pattern, Result, Target, quote};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -96,6 +98,53 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
+/// Time of processors, in thousandths of one, written as `2`, `1.5` or `"1.5"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cpus(pub u64);
+
+impl Cpus {
+    fn of(number: f64) -> Option<Cpus> {
+        // The kernel takes no less than a hundredth (cpu.max of 1 ms in 100 ms).
+        (0.01..=1e6).contains(&number).then(|| Cpus((number * 1000.0).round() as u64))
+    }
+}
+
+impl std::str::FromStr for Cpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Cpus, String> {
+        let wrong = || format!("'{text}' is not a number of processors; write e.g. 2 or 0.5");
+        text.trim().parse().ok().and_then(Cpus::of).ok_or_else(wrong)
+    }
+}
+
+impl std::fmt::Display for Cpus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0 as f64 / 1000.0)
+    }
+}
+
+impl Serialize for Cpus {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        to.serialize_f64(self.0 as f64 / 1000.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cpus {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Number(f64),
+            Text(String),
+        }
+        match Form::deserialize(from)? {
+            Form::Number(n) => n.to_string().parse().map_err(D::Error::custom),
+            Form::Text(text) => text.parse().map_err(D::Error::custom),
+        }
+    }
+}
+
 /// How much room a session may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -115,9 +164,23 @@ pub struct LimitsConfig {
     /// Bytes of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
-    /// Processes.
+    /// Processors' time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Cpus>,
+    /// Processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
+}
+
+impl std::fmt::Display for LimitsConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let all = [
+            self.memory.map(|m| format!("{m} of memory")),
+            self.cpus.map(|c| format!("{c} processors")),
+            self.pids.map(|n| format!("{n} processes")),
+        ];
+        f.write_str(&all.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    }
 }
 
 /// Which paths a sandbox sees, and how. Each is a pattern.
@@ -161,11 +224,14 @@ pub struct EnvConfig {
 }
 
 /// What a sandbox may reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkConfig {
     /// `--net` is refused.
     pub forbid: bool,
+    /// The most that it lets through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow: Option<Vec<String>>,
 }
 
 /// How long what applying replaced is kept.
@@ -197,6 +263,9 @@ pub struct Config {
     /// What the projects' own files add to the policy, each with its root.
     #[serde(skip)]
     pub projects: Vec<(PathBuf, PolicyConfig)>,
+    /// `network.allow` of every file that has it: each must let a connection through.
+    #[serde(skip)]
+    pub net_lists: Vec<Vec<Target>>,
     /// Rules of the review, which reads them itself.
     risk: Option<Ignored>,
     /// As `risk`.
@@ -248,11 +317,13 @@ impl Config {
         self.quota.bytes = least(self.quota.bytes, project.quota.bytes);
         self.quota.inodes = least(self.quota.inodes, project.quota.inodes);
         self.limits.memory = least(self.limits.memory, project.limits.memory);
+        self.limits.cpus = least(self.limits.cpus, project.limits.cpus);
         self.limits.pids = least(self.limits.pids, project.limits.pids);
         self.projects.push((root.to_owned(), project.policy));
         self.env.clear |= project.env.clear;
         self.env.drop.extend(project.env.drop);
         self.network.forbid |= project.network.forbid;
+        self.net_lists.extend(project.net_lists);
     }
 }
 
@@ -324,10 +395,31 @@ fn line_of(text: &str, at: usize) -> usize {
 
 /// The configuration, or the line of the mistake and what is wrong.
 fn parse(text: &str) -> std::result::Result<Config, (usize, String)> {
-    let config = toml::from_str(text)
+    let config: Config = toml::from_str(text)
         .map_err(|e| (line_of(text, e.span().map_or(0, |s| s.start)), e.message().replace('\n', ", ")))?;
     check_patterns(text)?;
-    Ok(config)
+    Ok(Config { net_lists: targets(text)?.into_iter().collect(), ..config })
+}
+
+/// What `network.allow` says.
+fn targets(text: &str) -> std::result::Result<Option<Vec<Target>>, (usize, String)> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Places {
+        network: Network,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Network {
+        allow: Option<Vec<toml::Spanned<String>>>,
+    }
+    // What is wrong otherwise has been told.
+    let Some(allow) = toml::from_str::<Places>(text).unwrap_or_default().network.allow else {
+        return Ok(None);
+    };
+    let target =
+        |t: &toml::Spanned<String>| t.get_ref().parse().map_err(|why| (line_of(text, t.span().start), why));
+    allow.iter().map(target).collect::<std::result::Result<_, _>>().map(Some)
 }
 
 /// Refuses a rule that is no pattern.
@@ -375,6 +467,17 @@ pub(super) mod tests {
             size("").is_err() && size("1.5").is_err() && size("-1").is_err() && size("99999999T").is_err()
         );
         assert_eq!((Size(10240).to_string(), Size(1_572_864).to_string()), ("10K".into(), "1.5M".into()));
+    }
+
+    #[test]
+    fn processors_are_read_and_shown() {
+        let cpus =
+            |t: &str| parse(&format!("[limits]\ncpus = {t}")).map(|c| c.limits.cpus.unwrap().to_string());
+        assert_eq!(
+            (cpus("2"), cpus("1.5"), cpus("'0.25'")),
+            (Ok("2".into()), Ok("1.5".into()), Ok("0.25".into()))
+        );
+        assert!(cpus("0").is_err() && cpus("-1").is_err() && cpus("nan").is_err() && cpus("'x'").is_err());
     }
 
     #[test]

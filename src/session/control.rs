@@ -4,7 +4,7 @@
 //! such place; the lock file names it. Only processes of the same user are answered (`SO_PEERCRED`).
 
 use super::meta::PathBytes;
-use crate::base::{Errno, Error, ErrorKind, RelPath, Result, Time, quote};
+use crate::base::{BaseId, Errno, Error, ErrorKind, RelPath, Result, Time, quote};
 use crate::sys::file;
 use nix::sys::socket::{Shutdown, getsockopt, shutdown, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,21 @@ pub struct Leaving {
     pub seen: Option<Seen>,
 }
 
+/// A file of a live session of which a part was applied: it is a change of the real file as that is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewBase {
+    /// Which root.
+    pub root: u16,
+    /// Where it is in the merged view.
+    pub path: RelPath,
+    /// Where the real file is.
+    pub real: RelPath,
+    /// Inode number of its object in the upper.
+    pub ino: u64,
+    /// The real file.
+    pub base: BaseId,
+}
+
 /// What a server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveStatus {
@@ -75,16 +90,24 @@ pub struct Place {
 pub trait Handler: Send + Sync {
     /// Who it is.
     fn status(&self) -> LiveStatus;
-    /// From now on each write is recorded anew, also to a file that has a record already.
+    /// Somebody is about to look: from now on each write is recorded anew, also to a file that has a record already,
+    /// and the uppers' files are whole until [`Handler::looked`].
     ///
     /// # Errors
     /// When the journal cannot be written.
     fn new_epoch(&self) -> Result<()>;
+    /// Takes one [`Handler::new_epoch`] back: who looked is gone.
+    fn looked(&self);
     /// Takes a change out of the session; false when it is no longer what was seen.
     ///
     /// # Errors
     /// As the file operations on the upper.
     fn drop_change(&self, change: &Leaving) -> Result<bool>;
+    /// Notes on what a file is based from now on; false when something else is at its path.
+    ///
+    /// # Errors
+    /// When the upper cannot be looked at.
+    fn based_on(&self, file: &NewBase) -> Result<bool>;
     /// Unmounts; the server ends after that.
     ///
     /// # Errors
@@ -108,6 +131,7 @@ enum Request {
     Status,
     NewEpoch,
     Drop { applied: bool, root: u16, path: PathBytes, from: Option<PathBytes>, seen: Option<Seen> },
+    BasedOn { root: u16, path: PathBytes, real: PathBytes, ino: u64, base: BaseId },
     Umount,
     Join,
     Command { pid: u32, argv: Vec<PathBytes> },
@@ -240,7 +264,7 @@ fn serve(stream: UnixStream, handler: &dyn Handler) -> std::io::Result<()> {
     stream.set_write_timeout(Some(ANSWER_TIME))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
-    let mut joined = Joined { handler, times: 0 };
+    let mut joined = Joined { handler, times: 0, looks: 0 };
     while let Some(line) = read_line(&mut reader)? {
         let answer = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => handle(request, &mut joined).unwrap_or_else(Answer::error),
@@ -255,6 +279,7 @@ fn serve(stream: UnixStream, handler: &dyn Handler) -> std::io::Result<()> {
 struct Joined<'a> {
     handler: &'a dyn Handler,
     times: usize,
+    looks: usize,
 }
 
 impl Drop for Joined<'_> {
@@ -262,7 +287,14 @@ impl Drop for Joined<'_> {
         for _ in 0..self.times {
             self.handler.leave();
         }
+        for _ in 0..self.looks {
+            self.handler.looked();
+        }
     }
+}
+
+fn relative(p: &PathBytes) -> Result<RelPath> {
+    RelPath::new(p.as_bytes()).map_err(|e| Error::on_path("use the path", p.as_bytes(), e))
 }
 
 fn handle(request: Request, joined: &mut Joined<'_>) -> Result<Answer> {
@@ -281,15 +313,17 @@ fn handle(request: Request, joined: &mut Joined<'_>) -> Result<Answer> {
         Request::Status => Answer::Status(handler.status()),
         Request::NewEpoch => {
             handler.new_epoch()?;
+            joined.looks += 1;
             Answer::Done
         }
         Request::Drop { applied, root, path, from, seen } => {
-            let relative = |p: &PathBytes| {
-                RelPath::new(p.as_bytes()).map_err(|e| Error::on_path("use the path", p.as_bytes(), e))
-            };
             let from = from.as_ref().map(relative).transpose()?;
             let change = Leaving { applied, root, path: relative(&path)?, from, seen };
             Answer::Dropped(handler.drop_change(&change)?)
+        }
+        Request::BasedOn { root, path, real, ino, base } => {
+            let file = NewBase { root, path: relative(&path)?, real: relative(&real)?, ino, base };
+            Answer::Dropped(handler.based_on(&file)?)
         }
         Request::Umount => {
             handler.umount()?;
@@ -312,6 +346,12 @@ fn write_line(writer: &mut impl Write, value: &impl Serialize) -> std::io::Resul
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     writer.write_all(&line)
+}
+
+/// Whether nobody listens at a socket that is there, as its server died.
+pub fn is_dead_socket(path: &Path) -> bool {
+    let tried = by_short_name(path, |short| UnixStream::connect(short));
+    tried.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 /// The client's side: a connection to a live server.
@@ -391,6 +431,19 @@ impl Client {
         };
         match self.ask(&request)? {
             Answer::Dropped(dropped) => Ok(dropped),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// As [`Handler::based_on`].
+    ///
+    /// # Errors
+    /// The handler's, or when it does not answer.
+    pub fn based_on(&mut self, file: &NewBase) -> Result<bool> {
+        let text = |p: &RelPath| PathBytes(p.as_bytes().to_vec());
+        let (path, real, base) = (text(&file.path), text(&file.real), file.base.clone());
+        match self.ask(&Request::BasedOn { root: file.root, path, real, ino: file.ino, base })? {
+            Answer::Dropped(noted) => Ok(noted),
             other => Err(unexpected(&other)),
         }
     }
@@ -505,10 +558,14 @@ mod tests {
         fn new_epoch(&self) -> Result<()> {
             Ok(())
         }
+        fn looked(&self) {}
         fn drop_change(&self, change: &Leaving) -> Result<bool> {
             assert_eq!((change.root, change.path.as_bytes()), (3, &b"a/\xff\n"[..]));
             assert_eq!(change.from.as_ref().unwrap().as_bytes(), b"b");
             Ok(change.applied && change.seen.is_none())
+        }
+        fn based_on(&self, file: &NewBase) -> Result<bool> {
+            Ok(file.ino == 9 && file.real.as_bytes() == b"b" && file.base.size == 5)
         }
         fn umount(&self) -> Result<()> {
             Err(Error::new(ErrorKind::Locked, "busy").hint("wait"))
@@ -548,6 +605,21 @@ mod tests {
         assert!(client.drop_change(&change).unwrap());
         change.seen = Some(Seen { ino: 1, ctime: Time::default() });
         assert!(!client.drop_change(&change).unwrap());
+        let base = BaseId {
+            kind: crate::base::Kind::File,
+            perm: 0,
+            uid: 0,
+            gid: 0,
+            size: 5,
+            dev: 0,
+            ino: 0,
+            nlink: 1,
+            mtime: Time::default(),
+            ctime: Time::default(),
+            hash: Some([7; 32]),
+        };
+        let (path, real) = (change.path.clone(), RelPath::new(b"b").unwrap());
+        assert!(client.based_on(&NewBase { root: 0, path, real, ino: 9, base }).unwrap());
         let e = client.umount().unwrap_err();
         assert_eq!((e.kind, e.hint.as_deref()), (ErrorKind::Locked, Some("wait")));
         std::sync::LazyLock::force(&LEFT);
@@ -556,7 +628,7 @@ mod tests {
         drop(client);
         // Who hangs up has left.
         let heard = HEARD.lock().unwrap().take().unwrap();
-        heard.recv_timeout(Duration::from_secs(10)).unwrap();
+        heard.recv_timeout(Duration::from_secs(60)).unwrap();
         let at = server.path().to_owned();
         drop(server);
         assert!(Client::connect(&at).is_err());

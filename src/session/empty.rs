@@ -22,7 +22,7 @@ const ASIDE: &[u8] = b"#reset";
 /// As renaming and removing files; the session can be used, and emptied again, all the same.
 pub fn empty_session(session: &Session, _lock: &Lock) -> Result<()> {
     let open_journal = Journal::open(&session.journal_dir())?;
-    for root in session.roots() {
+    for root in session.all_roots() {
         let told = |e: Errno| Error::on_path("empty", root.upper_dir().as_os_str().as_bytes(), e);
         let (upper, work) = (root.upper_dir(), root.work_dir());
         let dir = upper.parent().unwrap_or(&session.dir);

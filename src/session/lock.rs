@@ -16,8 +16,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a command that holds the lock for a moment.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long to wait for a command that holds the lock for a moment; on a machine that is busy that can be long.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a lock is tried for against a server: only as long as another's look at the lock takes.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -54,6 +54,14 @@ impl Lock {
     /// # Errors
     /// `Locked` naming the holder's pid; `Failure` when the file cannot be opened or written.
     pub fn take(path: &Path, name: &str, role: Role) -> Result<Lock> {
+        Lock::take_within(PATIENCE, path, name, role)
+    }
+
+    /// As [`Lock::take`], waiting for so long for commands that have it.
+    ///
+    /// # Errors
+    /// As [`Lock::take`].
+    pub(super) fn take_within(patience: Duration, path: &Path, name: &str, role: Role) -> Result<Lock> {
         let start = Instant::now();
         let mut file = open(path)?;
         loop {
@@ -72,7 +80,7 @@ impl Lock {
             let holder = read(&mut file);
             let waited = start.elapsed();
             let served = holder.as_ref().is_some_and(|h| h.role == Role::Server);
-            if waited > PATIENCE || (served && waited > LOOK) {
+            if waited > patience || (served && waited > LOOK) {
                 return Err(in_use(name, holder.as_ref()));
             }
             std::thread::sleep(Duration::from_millis(10));

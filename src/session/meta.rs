@@ -84,6 +84,9 @@ pub struct Meta {
     pub named: bool,
     /// The real directories, in order.
     pub roots: Vec<RootMeta>,
+    /// Directories of which it has a version of its own that no review shows: they come after the roots, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub private: Vec<RootMeta>,
     /// The words of the last command that ran in it.
     #[serde(default)]
     pub command: Vec<PathBytes>,
@@ -148,6 +151,7 @@ mod tests {
                 name: PathBytes(b"\xff".to_vec()),
                 features: Features { whiteout: WhiteoutForm::Prefix, xattr: false, reflink: false },
             }],
+            private: Vec::new(),
             command: vec![PathBytes(b"\"quoted".to_vec())],
             quota: QuotaConfig { bytes: Some(super::super::Size(5)), inodes: None },
             limits: LimitsConfig::default(),

@@ -28,17 +28,20 @@ mod usage;
 pub use archive::{Archived, Encryption, Header as ArchiveHeader, Key, Restore, Restored, Suspend};
 pub use archive_lower::{LowerId, LowerMatch, Sample};
 pub use config::{
-    Config, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size, UndoConfig,
+    Config, Cpus, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size,
+    UndoConfig,
 };
-pub use control::{Client, ControlServer, Handler, Leaving, LiveStatus, Place, Seen};
+pub use control::{
+    Client, ControlServer, Handler, Leaving, LiveStatus, NewBase, Place, Seen, is_dead_socket,
+};
 pub use empty::empty_session;
 pub use lock::{Holder, Lock, Role};
 pub use meta::{META_VERSION, Meta, PathBytes, RootMeta};
-pub use mounts::{Mounted, mounted, unmount_by_helper, unmount_stale};
+pub use mounts::{Mounted, is_dead, mounted, unmount_by_helper, unmount_stale};
 pub use processes::{MARKER, Process, end_processes, processes};
 pub use recover::recover;
 pub use remove::remove_tree;
-pub use roots::{ChosenRoot, choose as choose_roots};
+pub use roots::{ChosenRoot, Home, add_home, choose as choose_roots};
 pub use rules::{Sources, from_command_line};
 pub use store::{Root, Session, Store};
 pub use usage::Usage;

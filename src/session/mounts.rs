@@ -1,8 +1,9 @@
 //! Mounts of ours that are in this mount namespace, and taking away those that no server answers for.
 
 use crate::base::{Errno, Error, Result};
-use crate::sys::mount;
+use crate::sys::{file, mount};
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -56,6 +57,17 @@ fn unescape(text: &[u8]) -> Vec<u8> {
         }
     }
     out
+}
+
+/// Whether no server answers any more for the mount at `at`.
+///
+/// Only statfs(2) tells: it asks the server each time, while stat(2) and listings of a dead mount may come from what the
+/// kernel remembers. A server that lives and does not answer keeps the caller waiting.
+pub fn is_dead(at: &Path) -> bool {
+    let asked = file::open_path(at.as_os_str().as_bytes(), libc::O_PATH | libc::O_DIRECTORY)
+        .and_then(|top| file::statfs(top.as_fd()));
+    // The first while its server is dying, the second from then on.
+    matches!(asked, Err(Errno(libc::ECONNABORTED | libc::ENOTCONN)))
 }
 
 /// Takes away a mount of ours at `at` whose server is dead. The caller holds the session's lock and so knows that.

@@ -12,6 +12,8 @@ pub struct ChosenRoot {
     pub path: PathBuf,
     /// The name of its top-level directory.
     pub name: Vec<u8>,
+    /// Whether what is written there stays the session's and is shown by no review.
+    pub private: bool,
 }
 
 /// The roots a person named, made canonical; where none is named, the git work tree that encloses `cwd`, else `cwd`
@@ -35,12 +37,74 @@ pub fn choose(named: &[PathBuf], cwd: &Path, home: Option<&Path>, state: &Path) 
             check_apart(&other.path, &path)?;
         }
         let name = unique_name(&path, &roots);
-        roots.push(ChosenRoot { path, name });
+        roots.push(ChosenRoot { path, name, private: false });
     }
     if roots.len() > usize::from(u16::MAX) {
         return Err(Error::usage("too many roots"));
     }
     Ok(roots)
+}
+
+/// What becomes of what a session writes in the home directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// It has a home of its own, and XDG directories, in which the person's files show.
+    Private,
+    /// The home is one more root.
+    Reviewed,
+}
+
+impl std::str::FromStr for Home {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Home, String> {
+        match text {
+            "private" => Ok(Home::Private),
+            "reviewed" => Ok(Home::Reviewed),
+            _ => Err("write private or reviewed".into()),
+        }
+    }
+}
+
+/// Adds the home directory to `roots`, which may lie in it; of a private one also those of `xdg` that lie elsewhere.
+///
+/// # Errors
+/// `Usage` when there is no home or it lies in a root.
+pub fn add_home(
+    roots: &mut Vec<ChosenRoot>,
+    mode: Home,
+    home: Option<&Path>,
+    xdg: &[PathBuf],
+    state: &Path,
+) -> Result<()> {
+    let home = home.ok_or_else(|| Error::usage("--home needs HOME, which is not set"))?;
+    let state = state.canonicalize().unwrap_or_else(|_| state.to_owned());
+    let elsewhere = if mode == Home::Private { xdg } else { &[] };
+    for (i, named) in std::iter::once(home).chain(elsewhere.iter().map(PathBuf::as_path)).enumerate() {
+        let path = match canonical(named) {
+            Err(_) if i > 0 => continue, // an XDG directory that is not there is not missed
+            other => other?,
+        };
+        let around = roots.iter().find(|r| path.starts_with(&r.path));
+        match around {
+            Some(_) if i > 0 => continue,
+            Some(root) => {
+                return Err(Error::usage(format!(
+                    "the home directory lies in the root {}, so that --home has nothing to do",
+                    quote(root.path.as_os_str().as_bytes())
+                ))
+                .hint("leave --home out, or name a project's directory: --root DIR"));
+            }
+            None => {}
+        }
+        if path == Path::new("/") {
+            return Err(Error::usage("the home directory is /, which --home cannot take"));
+        }
+        check_place(&path, &state)?;
+        let name = unique_name(&path, roots);
+        roots.push(ChosenRoot { path, name, private: mode == Home::Private });
+    }
+    Ok(())
 }
 
 fn canonical(path: &Path) -> Result<PathBuf> {
@@ -100,7 +164,12 @@ pub(super) fn check_place(path: &Path, state: &Path) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn check_apart(a: &Path, b: &Path) -> Result<()> {
+/// Roots may lie in one another (the home around a project), but none is there twice.
+pub(super) fn check_distinct(a: &Path, b: &Path) -> Result<()> {
+    if a == b { check_apart(a, b) } else { Ok(()) }
+}
+
+fn check_apart(a: &Path, b: &Path) -> Result<()> {
     let show = |p: &Path| quote(p.as_os_str().as_bytes());
     if a == b {
         return Err(Error::usage(format!("the root {} is named twice", show(a))));

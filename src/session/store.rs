@@ -13,10 +13,13 @@ use crate::sys::{dir, file};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The environment variable that names the session of a command.
 const ENV_SESSION: &str = "SBX_FUSE_SESSION";
+
+/// How long to wait for others that make sessions at the same time.
+const TURN: Duration = Duration::from_secs(60);
 
 /// The directory that holds all sessions of a user.
 #[derive(Clone, Debug)]
@@ -97,9 +100,9 @@ impl Store {
         }
         let parent = self.make_dirs()?;
         self.sweep();
-        // Between the look at the others and the moment in which they see this one, nobody else may look.
-        let _alone = Lock::take(&self.dir.join("create.lock"), "store", Role::Command)?;
-        self.check_reserved(roots, exclusive)?;
+        let _alone = self.alone()?;
+        let places: Vec<&Path> = roots.iter().filter(|r| !r.private).map(|r| r.path.as_path()).collect();
+        self.check_reserved(&places, exclusive, None)?;
         let id = names::random_hex::<16>()?;
         let temp = format!(".new-{id}");
         let path = self.sessions().join(&temp);
@@ -133,15 +136,33 @@ impl Store {
         }
     }
 
-    /// Refuses roots that lie in or around those of a session, if either is exclusive.
-    fn check_reserved(&self, roots: &[ChosenRoot], exclusive: bool) -> Result<()> {
+    /// Until this is dropped no other command makes, names or brings back a session: between the look at the others and
+    /// the moment in which they see this one, nobody else may look.
+    ///
+    /// # Errors
+    /// As [`Lock::take`].
+    pub(super) fn alone(&self) -> Result<Lock> {
+        Lock::take_within(TURN, &self.dir.join("create.lock"), "store", Role::Command)
+    }
+
+    /// Refuses roots that lie in or around those of a session, but the one called `except`, if either is exclusive. To
+    /// be called while [`Store::alone`].
+    ///
+    /// # Errors
+    /// `Locked` naming the session.
+    pub(super) fn check_reserved(
+        &self,
+        roots: &[&Path],
+        exclusive: bool,
+        except: Option<&str>,
+    ) -> Result<()> {
         for (name, session) in self.list()? {
             let Ok(session) = session else { continue };
-            if !exclusive && !session.meta.exclusive {
+            if !exclusive && !session.meta.exclusive || except == Some(name.as_str()) {
                 continue;
             }
             let mut theirs = session.meta.roots.iter().map(|r| r.path.as_path());
-            let meets = |a: &Path| roots.iter().any(|b| a.starts_with(&b.path) || b.path.starts_with(a));
+            let meets = |a: &Path| roots.iter().any(|b| a.starts_with(b) || b.starts_with(a));
             if let Some(taken) = theirs.find(|a| meets(a)) {
                 let shown = quote(taken.as_os_str().as_bytes());
                 let why = if session.meta.exclusive {
@@ -187,8 +208,10 @@ impl Store {
         for dir in ["", "journal", "roots", "mnt"] {
             make_dir(&path.join(dir))?;
         }
-        let mut metas = Vec::new();
-        for (i, root) in roots.iter().enumerate() {
+        let (mut metas, mut private) = (Vec::new(), Vec::new());
+        // Where roots are is told by their place in the list, so that those that a review shows come first.
+        let ordered = roots.iter().filter(|r| !r.private).chain(roots.iter().filter(|r| r.private));
+        for (i, root) in ordered.enumerate() {
             let dir = path.join("roots").join(i.to_string());
             make_dir(&dir)?;
             make_dir(&dir.join("upper"))?;
@@ -196,7 +219,8 @@ impl Store {
             let work = open_dir(&dir.join("work"))?;
             let features = layer::probe(work.as_fd())
                 .map_err(|e| Error::on_path("use", dir.as_os_str().as_bytes(), e))?;
-            metas.push(RootMeta {
+            let list = if root.private { &mut private } else { &mut metas };
+            list.push(RootMeta {
                 path: PathBytes::from(root.path.as_path()),
                 name: PathBytes(root.name.clone()),
                 features,
@@ -209,6 +233,7 @@ impl Store {
             created,
             named,
             roots: metas,
+            private,
             command: Vec::new(),
             quota: QuotaConfig::default(),
             limits: LimitsConfig::default(),
@@ -327,6 +352,8 @@ impl Store {
     /// `Usage` for a name that cannot be one or is taken; else as `rename(2)`.
     pub fn rename(&self, session: Session, to: &str, _lock: &Lock) -> Result<Session> {
         names::check(to.as_bytes())?;
+        // Who lists the sessions meanwhile could meet neither name.
+        let _alone = self.alone()?;
         let parent = open_dir(&self.sessions())?;
         let (from, flags) = (session.name.as_bytes(), libc::RENAME_NOREPLACE);
         match file::renameat(parent.as_fd(), from, parent.as_fd(), to.as_bytes(), flags) {
@@ -400,6 +427,12 @@ impl Session {
         (0..self.meta.roots.len()).map(|i| self.root(i))
     }
 
+    /// The roots, and after them the directories of which it has a private version.
+    pub fn all_roots(&self) -> impl Iterator<Item = Root<'_>> {
+        let all = self.meta.roots.len() + self.meta.private.len();
+        (0..all).map(|index| Root { session: self, index })
+    }
+
     /// Takes the session for a moment, to change it without a server.
     ///
     /// # Errors
@@ -461,7 +494,8 @@ impl<'a> Root<'a> {
 
     /// What the session says about it.
     pub fn meta(&self) -> &'a RootMeta {
-        &self.session.meta.roots[self.index]
+        let meta = &self.session.meta;
+        meta.roots.get(self.index).unwrap_or_else(|| &meta.private[self.index - meta.roots.len()])
     }
 
     /// The real directory.

@@ -4,14 +4,14 @@
 //! build a point is nothing.
 
 use crate::base::Sys;
-#[cfg(debug_assertions)]
-pub use planned::{Seen, counted, dying, failing};
+#[cfg(any(test, debug_assertions))]
+pub use planned::{Seen, counted, dying, failing, stopping};
 
 /// What a wrapper asks before it calls the kernel.
 ///
 /// # Errors
 /// What the plan of this thread says about this call; without a plan, never.
-#[cfg(debug_assertions)]
+#[cfg(any(test, debug_assertions))]
 #[track_caller]
 pub(super) fn point() -> Sys<()> {
     planned::point(std::panic::Location::caller())
@@ -21,13 +21,13 @@ pub(super) fn point() -> Sys<()> {
 ///
 /// # Errors
 /// Never in a release build.
-#[cfg(not(debug_assertions))]
+#[cfg(not(any(test, debug_assertions)))]
 #[inline(always)]
 pub(super) fn point() -> Sys<()> {
     Ok(())
 }
 
-#[cfg(debug_assertions)]
+#[cfg(any(test, debug_assertions))]
 mod planned {
     use crate::base::{Errno, Sys};
     use std::cell::RefCell;
@@ -46,6 +46,7 @@ mod planned {
     enum End {
         Never,
         Fail(u64, Errno),
+        Stop(u64),
         Die(u64),
     }
 
@@ -72,6 +73,10 @@ mod planned {
                         eprintln!("{errno:?} at call {n}:\n{}", std::backtrace::Backtrace::force_capture());
                     }
                     Err(errno)
+                }
+                End::Stop(n) if call >= n => {
+                    plan.seen.hit = plan.seen.hit.or(Some(at));
+                    Err(Errno::EIO)
                 }
                 // SAFETY: raises a signal that cannot be handled; nothing of this process runs after it.
                 End::Die(n) if n == call => unsafe {
@@ -110,6 +115,12 @@ mod planned {
     /// are made again.
     pub fn failing<T>(n: u64, errno: Errno, f: impl FnOnce() -> T) -> (T, Seen) {
         with(End::Fail(n, errno), f)
+    }
+
+    /// Does `f`, in which no call of this thread is made from the `n`-th on: they fail with `EIO`. To the disk that is
+    /// as if the process had died there.
+    pub fn stopping<T>(n: u64, f: impl FnOnce() -> T) -> (T, Seen) {
+        with(End::Stop(n), f)
     }
 
     /// Does `f`, in which this process is killed (`SIGKILL`) before the `n`-th call of this thread, from 0.

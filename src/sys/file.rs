@@ -1,6 +1,7 @@
 //! Objects in a directory: open, stat, make, link, rename, remove, set attributes.
 
 use super::fault::point;
+use super::owner::or_as_owner;
 use super::{check, check_size, with_c};
 use crate::base::{Attr, Errno, Kind, SetTime, Sys, Time};
 use std::mem::MaybeUninit;
@@ -46,7 +47,9 @@ pub fn open_path(path: &[u8], flags: i32) -> Sys<OwnedFd> {
 /// # Errors
 /// As `open(2)`: permissions of the object are checked anew.
 pub fn reopen(fd: BorrowedFd<'_>, flags: i32) -> Sys<OwnedFd> {
-    open_path(&proc_path(fd), flags & !libc::O_NOFOLLOW)
+    let path = proc_path(fd);
+    let flags = flags & !libc::O_NOFOLLOW;
+    or_as_owner(open_path(&path, flags), || open_path(&path, flags))
 }
 
 /// The `/proc/self/fd/N` path of a descriptor: a magic link to the object itself.
@@ -61,6 +64,10 @@ pub fn proc_path(fd: BorrowedFd<'_>) -> Vec<u8> {
 /// `EXDEV` on an escape, `ELOOP` on a symlink, else as `openat2(2)`.
 pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: i32, mode: u32) -> Sys<OwnedFd> {
     point()?;
+    or_as_owner(beneath(dir, path, flags, mode), || beneath(dir, path, flags, mode))
+}
+
+fn beneath(dir: BorrowedFd<'_>, path: &[u8], flags: i32, mode: u32) -> Sys<OwnedFd> {
     #[repr(C)]
     struct OpenHow {
         flags: u64,
@@ -100,6 +107,10 @@ pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: i32, mode: u32) -> 
 /// As `statx(2)`.
 pub fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<Attr> {
     point()?;
+    or_as_owner(statx(dir, name), || statx(dir, name))
+}
+
+fn statx(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<Attr> {
     with_c(name, |p| {
         let mut st = MaybeUninit::<libc::statx>::uninit();
         let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;

@@ -1,8 +1,11 @@
 //! Processes and their limits.
 
-use super::check;
 use super::fault::point;
-use crate::base::Sys;
+use super::{check, last};
+use crate::base::{Errno, Sys};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Raises the soft limit of open files to the hard one; returns the limit now in force.
 ///
@@ -18,6 +21,23 @@ pub fn raise_fd_limit() -> Sys<u64> {
         check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const lim))?;
     }
     Ok(lim.rlim_cur)
+}
+
+/// Leaves the session keyring that this process was started with for an empty one of its own (keyrings(7)), where the
+/// host has keyrings and lets them be used.
+///
+/// # Errors
+/// As `KEYCTL_JOIN_SESSION_KEYRING` other than `ENOSYS`, `EPERM` and `EACCES`, with which no key can be had either.
+pub fn leave_keyring() -> Sys<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1; // linux/keyctl.h
+    point()?;
+    // SAFETY: the name is null, which the kernel takes for an anonymous keyring.
+    let ret =
+        unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
+    match if ret < 0 { last() } else { return Ok(()) } {
+        Errno::ENOSYS | Errno::EPERM | Errno::EACCES => Ok(()),
+        e => Err(e),
+    }
 }
 
 /// Asks the kernel to send this process `signal` when its parent dies (prctl(2), `PR_SET_PDEATHSIG`).
@@ -38,6 +58,19 @@ pub fn setsid() -> Sys<()> {
     point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::setsid() }).map(drop)
+}
+
+/// Has the child of `command` write itself into a control group, whose `cgroup.procs` is open as `procs`, before it
+/// becomes its program; when that fails the child is not started.
+pub fn join_group_before_exec(command: &mut Command, procs: OwnedFd) {
+    let join = move || match nix::unistd::write(&procs, b"0") {
+        Ok(_) => Ok(()),
+        Err(e) => Err(std::io::Error::from(e)),
+    };
+    // SAFETY: between fork and exec the closure only calls write(2), which is safe there, on a descriptor that it owns.
+    unsafe {
+        command.pre_exec(join);
+    }
 }
 
 /// Effective user and group id.

@@ -2,6 +2,7 @@
 
 use super::fault::point;
 use super::file::proc_path;
+use super::owner::or_as_owner;
 use super::{check, check_size, with_c};
 use crate::base::{Errno, Sys};
 use std::os::fd::BorrowedFd;
@@ -16,6 +17,10 @@ pub fn get(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<Option<Vec<u8>>> {
 
 fn get_path(path: &[u8], name: &[u8]) -> Sys<Option<Vec<u8>>> {
     point()?;
+    or_as_owner(value(path, name), || value(path, name))
+}
+
+fn value(path: &[u8], name: &[u8]) -> Sys<Option<Vec<u8>>> {
     with_c(path, |p| {
         with_c(name, |n| {
             let mut buf = vec![0u8; 256];

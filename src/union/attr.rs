@@ -4,7 +4,7 @@ use super::copy_up::{Content, MODES};
 use super::lookup::At;
 use super::node::{Node, NodeId};
 use super::{Caller, TOP, Union};
-use crate::base::{Attr, Errno, Kind, SetAttr, Sys};
+use crate::base::{Attr, Errno, Kind, SetAttr, SetTime, Sys, Time};
 use crate::journal::Op;
 use crate::sys::file;
 use std::os::fd::AsFd;
@@ -21,6 +21,10 @@ impl Union {
         if node.root == TOP {
             return Err(Errno::EPERM);
         }
+        let before = {
+            let _tree = self.tree.read();
+            self.attr_of(&node)?
+        };
         if let Some(size) = set.size {
             self.truncate(caller, &node, size)?;
         }
@@ -34,18 +38,29 @@ impl Union {
             let base = self.copy_up(&node, Content::Keep)?;
             let _tree = self.tree.read();
             let at = self.locate_upper(&node)?;
-            self.set_owner(&at, set)?;
-            self.set_perm(caller, &node, &at, set)?;
-            if set.atime.is_some() || set.mtime.is_some() {
-                file::utimens_at(at.dir.as_fd(), &at.name, set.atime, set.mtime)?;
-            }
+            let stored = at.stat()?;
+            self.change_still(&node, || self.set_all(caller, &node, &at, set))
+                .inspect_err(|_| put_back(&node, &at, &stored))?;
             // A size change sets the times itself and has its own record.
             if set.size.is_none() || set.perm.is_some() || set.uid.is_some() || set.gid.is_some() {
                 self.record_on(caller, &node, Op::SetAttr, base);
             }
         }
         let _tree = self.tree.read();
-        Ok((self.attr_of(&node)?, self.attr_ttl(&node)))
+        match self.attr_of(&node) {
+            Ok(attr) => Ok((attr, self.attr_ttl(&node))),
+            // It is done, and nearly all is known; the kernel asks again.
+            Err(_) => Ok((as_set(before, set), Duration::ZERO)),
+        }
+    }
+
+    fn set_all(&self, caller: &Caller, node: &Node, at: &At, set: &SetAttr) -> Sys<()> {
+        self.set_owner(at, set)?;
+        self.set_perm(caller, node, at, set)?;
+        if set.atime.is_some() || set.mtime.is_some() {
+            file::utimens_at(at.dir.as_fd(), &at.name, set.atime, set.mtime)?;
+        }
+        Ok(())
     }
 
     /// As `locate`, for an object in the upper that is about to be changed; a directory is meant itself.
@@ -70,12 +85,7 @@ impl Union {
                 perm &= !libc::S_ISGID;
             }
         }
-        let _modes = MODES.lock();
-        if at.name.is_empty() {
-            file::chmod_fd(at.dir.as_fd(), perm)?;
-        } else {
-            file::chmodat(at.dir.as_fd(), &at.name, perm)?;
-        }
+        chmod(at, perm)?;
         node.maybe_suid.store(perm & 0o6000 != 0, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     }
@@ -108,10 +118,57 @@ impl Union {
             return Ok(());
         }
         let (uid, gid) = self.owner_to_store(set.uid, set.gid)?;
-        if at.name.is_empty() {
-            file::chown_fd(at.dir.as_fd(), uid, gid)
-        } else {
-            file::chownat(at.dir.as_fd(), &at.name, uid, gid)
+        chown(at, uid, gid)
+    }
+}
+
+/// What the attributes `attr` should be after `set`.
+fn as_set(attr: Attr, set: &SetAttr) -> Attr {
+    let time = |new: Option<SetTime>, old: Time| match new {
+        Some(SetTime::At(time)) => time,
+        Some(SetTime::Now) | None => old,
+    };
+    Attr {
+        size: set.size.unwrap_or(attr.size),
+        perm: set.perm.unwrap_or(attr.perm),
+        uid: set.uid.unwrap_or(attr.uid),
+        gid: set.gid.unwrap_or(attr.gid),
+        atime: time(set.atime, attr.atime),
+        mtime: time(set.mtime, attr.mtime),
+        ..attr
+    }
+}
+
+fn chmod(at: &At, perm: u32) -> Sys<()> {
+    let _modes = MODES.lock();
+    if at.name.is_empty() {
+        file::chmod_fd(at.dir.as_fd(), perm)
+    } else {
+        file::chmodat(at.dir.as_fd(), &at.name, perm)
+    }
+}
+
+fn chown(at: &At, uid: u32, gid: u32) -> Sys<()> {
+    if at.name.is_empty() {
+        file::chown_fd(at.dir.as_fd(), uid, gid)
+    } else {
+        file::chownat(at.dir.as_fd(), &at.name, uid, gid)
+    }
+}
+
+/// After one of several attributes could not be set: owner and mode become what they were.
+fn put_back(node: &Node, at: &At, before: &Attr) {
+    let done = at.stat().and_then(|now| {
+        if (now.uid, now.gid) != (before.uid, before.gid) {
+            chown(at, before.uid, before.gid)?;
         }
+        // chown(2) takes set-uid and set-gid away.
+        if node.kind != Kind::Symlink && at.stat()?.perm != before.perm {
+            chmod(at, before.perm)?;
+        }
+        Ok(())
+    });
+    if let Err(e) = done {
+        tracing::warn!("attributes could not be put back after a failure: {e}");
     }
 }

@@ -7,6 +7,7 @@
 use super::fds::Slot;
 use super::lookup::{At, write_adj};
 use super::node::{Link, Node};
+use super::partial::Partial;
 use super::{Union, Writable};
 use crate::base::{Attr, BaseId, Errno, Kind, RelPath, SetTime, Sys};
 use crate::layer::{self, Origin, index_name};
@@ -21,21 +22,37 @@ use std::sync::atomic::Ordering;
 pub(crate) enum Content {
     /// All of it.
     Keep,
-    /// None: it is about to be truncated to nothing.
+    /// None: it is truncated to nothing by this, now.
     Empty,
 }
 
 /// Files up to this size are hashed at copy-up, and their bytes kept when they are text (for a later merge).
 const SMALL: u64 = 128 << 10;
 
+/// An xattr with a path shorter than this fits anywhere, so that `ENOSPC` means a full disk.
+pub(crate) const LONG_PATH: usize = 1000;
+
 impl Union {
-    /// Brings `node` into the upper if it is not there yet; returns what the lower object was if this call did it.
-    /// The tree lock must not be held.
+    /// Brings `node` into the upper if it is not there yet; returns what the lower object was if no record has told it
+    /// yet. The tree lock must not be held.
     pub(crate) fn copy_up(&self, node: &Arc<Node>, content: Content) -> Sys<Option<BaseId>> {
         self.may_write(node)?;
         if node.place.read().upper {
-            return Ok(None);
+            return Ok(self.owed.get(node));
         }
+        self.bring(node, content)
+    }
+
+    /// As [`Union::copy_up`], but returns what the lower object was only if it is this call that brought it up.
+    pub(crate) fn bring(&self, node: &Arc<Node>, content: Content) -> Sys<Option<BaseId>> {
+        let base = self.bring_once(node, content)?;
+        if let (Some(base), Some(_)) = (&base, &self.journal) {
+            self.owed.note(node, base.clone());
+        }
+        Ok(base)
+    }
+
+    fn bring_once(&self, node: &Arc<Node>, content: Content) -> Sys<Option<BaseId>> {
         let root = self.writable(node)?;
         if node.kind == Kind::Dir {
             let _tree = self.tree.read();
@@ -55,58 +72,37 @@ impl Union {
             return Err(Errno::ESTALE);
         }
         let temp = self.temp_name();
-        let placed = self.stage(root, node, &at, &attr, content, &temp).and_then(|base| {
+        let mut partial = None;
+        let placed = self.stage(root, node, (&at, &attr), content, &temp, &mut partial).and_then(|base| {
             let _tree = self.tree.read();
             self.place_copy(root, node, &attr, &temp).map(|()| base)
         });
-        match placed {
-            Ok(base) => Ok(Some(base)),
-            Err(e) => {
-                remove_if_there(root.work.as_fd(), &temp)?;
-                Err(e)
+        if placed.is_err() {
+            if let Some(partial) = partial {
+                self.abandon(&partial);
             }
+            clear(root.work.as_fd(), &temp);
         }
+        placed.map(Some)
     }
 
-    /// Makes a complete copy of the object at `at` in the work directory under the name `temp`.
+    /// Makes a copy of the object at `at` in the work directory under the name `temp`; one that borrows from the lower
+    /// is put into `partial`.
     fn stage(
         &self,
         root: &Writable,
         node: &Arc<Node>,
-        at: &At,
-        attr: &Attr,
+        (at, attr): (&At, &Attr),
         content: Content,
         temp: &[u8],
+        partial: &mut Option<Arc<Partial>>,
     ) -> Sys<BaseId> {
         let mut base = BaseId::of(attr);
         let work = root.work.as_fd();
         match attr.kind {
             Kind::File => {
                 let to = file::openat(work, temp, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)?;
-                let (from, readable) = match at.open(libc::O_RDONLY) {
-                    // A file that may be written but not read can still be replaced whole.
-                    Err(Errno::EACCES) if content == Content::Empty => (at.handle()?, false),
-                    other => (other?, true),
-                };
-                if attr.size <= SMALL && readable {
-                    let bytes = read_small(from.as_fd(), attr.size)?;
-                    base.hash = Some(self.keep_base(&bytes));
-                    if content == Content::Keep {
-                        data::pwrite_all(to.as_fd(), &bytes, 0)?;
-                    }
-                } else if content == Content::Keep {
-                    data::copy_content(from.as_fd(), to.as_fd(), attr.size, |_| {})?;
-                }
-                copy_meta(from.as_fd(), to.as_fd(), attr, |to| self.note_origin(node, to, &base, attr))?;
-                file::utimens_at(
-                    to.as_fd(),
-                    b"",
-                    Some(SetTime::At(attr.atime)),
-                    Some(SetTime::At(attr.mtime)),
-                )?;
-                if !self.view.volatile {
-                    data::fsync(to.as_fd(), true)?;
-                }
+                *partial = self.stage_file(root, node, (at, attr), content, to.as_fd(), &mut base)?;
             }
             Kind::Symlink => {
                 let target = file::readlinkat(at.dir.as_fd(), &at.name)?;
@@ -126,6 +122,59 @@ impl Union {
         Ok(base)
     }
 
+    /// The content and attributes of a regular file, for the empty file `to`.
+    fn stage_file(
+        &self,
+        root: &Writable,
+        node: &Arc<Node>,
+        (at, attr): (&At, &Attr),
+        content: Content,
+        to: BorrowedFd<'_>,
+        base: &mut BaseId,
+    ) -> Sys<Option<Arc<Partial>>> {
+        let keep = content == Content::Keep;
+        let (from, readable) = match at.open(libc::O_RDONLY) {
+            // A file that may be written but not read can still be replaced whole.
+            Err(Errno::EACCES) if !keep => (at.handle()?, false),
+            other => (other?, true),
+        };
+        let small = attr.size <= SMALL && readable;
+        if small {
+            let bytes = read_small(from.as_fd(), attr.size)?;
+            base.hash = Some(self.keep_base(&bytes));
+            if keep {
+                data::pwrite_all(to, &bytes, 0)?;
+            }
+        }
+        let meta = |from: BorrowedFd<'_>, mark: &dyn Fn(BorrowedFd<'_>) -> Sys<()>| {
+            copy_meta(from, to, attr, |to| {
+                self.note_origin(node, to, base, attr)?;
+                mark(to)
+            })
+        };
+        let there = small || !keep || (root.features.reflink && data::clone_file(from.as_fd(), to).is_ok());
+        let begun = if there { Err(from) } else { self.borrow(root, node, (from, attr), to, meta)? };
+        let partial = match begun {
+            Ok(partial) => Some(partial),
+            Err(from) => {
+                if !there {
+                    data::copy_content(from.as_fd(), to, attr.size, |_| {})?;
+                }
+                meta(from.as_fd(), &|_| Ok(()))?;
+                None
+            }
+        };
+        let done = || {
+            if keep {
+                file::utimens_at(to, b"", Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))?;
+            }
+            if self.view.volatile { Ok(()) } else { data::fsync(to, partial.is_none()) }
+        };
+        // Whoever called cannot let go of what it was not given.
+        done().inspect_err(|_| partial.iter().for_each(|p| self.abandon(p)))?;
+        Ok(partial)
+    }
+
     /// Notes on a copy where it came from and what it was. Where that path is too long for the file system's xattrs
     /// it is left out; the identity, which keeps `st_ino` and hard links, is not.
     fn note_origin(&self, node: &Node, copy: BorrowedFd<'_>, base: &BaseId, attr: &Attr) -> Sys<()> {
@@ -135,7 +184,7 @@ impl Union {
         };
         let mut origin = Origin { path, base: base.clone(), btime: attr.btime };
         match layer::write_origin(copy, &origin) {
-            Err(Errno::ENOSPC | Errno::E2BIG | Errno::ERANGE) if !origin.path.is_root() => {
+            Err(Errno::ENOSPC | Errno::E2BIG | Errno::ERANGE) if origin.path.as_bytes().len() > LONG_PATH => {
                 origin.path = RelPath::root();
                 layer::write_origin(copy, &origin).map(drop)
             }
@@ -158,17 +207,30 @@ impl Union {
         let adj = attr.nlink as i32 + node.place.read().nlink_adj - if named.is_some() { 2 } else { 1 };
         if let Some(index) = &index {
             self.add_index(root, temp, index, adj)?;
-            let mut place = node.place.write();
+        }
+        // Before it can be seen, so that whoever sees it finds this node.
+        self.nodes.note_copied(copy.dev, copy.ino, node);
+        let pin = match &named {
+            Some(link) => self.rename_into(root, temp, link).map(|()| None),
+            None => unname(root, node, temp).map(Some),
+        };
+        let pin = pin.inspect_err(|_| {
+            self.nodes.not_copied(copy.dev, copy.ino, node);
+            if let Some(index) = &index {
+                clear(root.index.as_fd(), index);
+            }
+        })?;
+        let mut place = node.place.write();
+        place.upper = true;
+        if let Some(index) = &index {
             place.index = Some(index.as_slice().into());
             place.nlink_adj = adj;
         }
-        self.nodes.note_copied(copy.dev, copy.ino, node);
+        self.fds.forget(node.id, Slot::Read);
         let Some(link) = named else {
-            return self.place_unnamed(root, node, temp);
+            place.pin = pin;
+            return Ok(());
         };
-        self.rename_into(root, temp, &link)?;
-        let mut place = node.place.write();
-        place.upper = true;
         if index.is_none() {
             // Without an index, other names of a lower object with several stay what they were.
             place.links.retain(|l| l.parent.id == link.parent.id && l.name == link.name);
@@ -179,19 +241,6 @@ impl Union {
         {
             known.upper = true;
         }
-        self.fds.forget(node.id, Slot::Read);
-        Ok(())
-    }
-
-    /// An object without a name in the merged view keeps its bytes behind a handle.
-    fn place_unnamed(&self, root: &Writable, node: &Arc<Node>, temp: &[u8]) -> Sys<()> {
-        let flags = if node.kind == Kind::File { libc::O_RDWR } else { libc::O_PATH };
-        let pin = open_forced(root.work.as_fd(), temp, flags)?;
-        file::unlinkat(root.work.as_fd(), temp)?;
-        let mut place = node.place.write();
-        place.upper = true;
-        place.pin = Some(Arc::new(pin));
-        self.fds.forget(node.id, Slot::Read);
         Ok(())
     }
 
@@ -207,7 +256,7 @@ impl Union {
             Err(e) => return Err(e),
         }
         root.indexed.store(true, Ordering::Release);
-        write_adj(root, index, adj)
+        write_adj(root, index, adj).inspect_err(|_| clear(root.index.as_fd(), index))
     }
 
     /// Moves a staged object to its name in the upper; the directory's times stay what they were, since nothing
@@ -219,7 +268,13 @@ impl Union {
             let flags = libc::RENAME_NOREPLACE;
             file::renameat(root.work.as_fd(), temp, dir.as_fd(), link.name.as_bytes(), flags)
         })?;
-        file::utimens_at(dir.as_fd(), b"", Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)))
+        // The object is there now: what goes wrong from here on is not the caller's.
+        let (atime, mtime) = (Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)));
+        let put_back = || file::utimens_at(dir.as_fd(), b"", atime, mtime);
+        if let Err(e) = put_back().or_else(|_| put_back()) {
+            tracing::warn!("the times of a directory could not be put back after a copy-up: {e}");
+        }
+        Ok(())
     }
 
     /// Makes sure that a directory exists in the upper, and those above it. Needs the tree lock; no `ops` lock may be
@@ -247,10 +302,8 @@ impl Union {
         let made =
             stage_dir(root, lower.as_fd(), &attr, &temp).and_then(|()| self.rename_into(root, &temp, &link));
         if let Err(e) = made {
-            match file::rmdirat(root.work.as_fd(), &temp) {
-                Ok(()) | Err(Errno::ENOENT) => return Err(e),
-                Err(second) => return Err(second),
-            }
+            clear(root.work.as_fd(), &temp);
+            return Err(e);
         }
         let mut place = node.place.write();
         place.upper = true;
@@ -287,13 +340,21 @@ impl Union {
 
 /// Where a lower-only non-directory is in its layer, which is not its path in the merged view when a directory above
 /// it was renamed. Needs the tree lock.
-fn lower_path(node: &Node) -> Option<RelPath> {
+pub(super) fn lower_path(node: &Node) -> Option<RelPath> {
     let place = node.place.read();
     let (link, layer) = (place.name()?.clone(), place.layer);
     drop(place);
     let parent = link.parent.place.read();
     let dir = parent.lowers.iter().find(|l| l.layer == layer)?;
     Some(dir.path.join(link.name.as_bytes()))
+}
+
+/// An object without a name in the merged view keeps its bytes behind a handle.
+fn unname(root: &Writable, node: &Arc<Node>, temp: &[u8]) -> Sys<Arc<OwnedFd>> {
+    let flags = if node.kind == Kind::File { libc::O_RDWR } else { libc::O_PATH };
+    let pin = open_forced(root.work.as_fd(), temp, flags)?;
+    file::unlinkat(root.work.as_fd(), temp)?;
+    Ok(Arc::new(pin))
 }
 
 fn read_small(fd: BorrowedFd<'_>, size: u64) -> Sys<Vec<u8>> {
@@ -422,10 +483,11 @@ pub(crate) fn open_forced(dir: BorrowedFd<'_>, name: &[u8], flags: i32) -> Sys<O
     lifted(handle.as_fd(), 0o600, || file::reopen(handle.as_fd(), flags))
 }
 
-/// Removes a non-directory that may not be there.
-pub(crate) fn remove_if_there(dir: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
-    match file::unlinkat(dir, name) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(e) => Err(e),
+/// Takes away what a failed verb staged, or what is left of a removed directory, if it is there. It is in no view, so
+/// that it cannot be removed is no failure of the verb: the next start clears the work directory.
+pub(crate) fn clear(dir: BorrowedFd<'_>, name: &[u8]) {
+    match super::remove::remove_tree(dir, name) {
+        Ok(()) | Err(Errno::ENOENT) => {}
+        Err(e) => tracing::warn!("a temporary object of the session could not be removed: {e}"),
     }
 }

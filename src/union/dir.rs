@@ -1,6 +1,6 @@
 //! Making things: files, directories, symlinks, fifos, sockets, devices.
 
-use super::copy_up::{forced, remove_if_there};
+use super::copy_up::{clear, forced};
 use super::fds::Slot;
 use super::lookup::LONG;
 use super::node::{Ident, Link, Node, NodeId, Place};
@@ -14,6 +14,10 @@ use smallvec::smallvec;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A new object: open for writing if it is a regular file, its attributes, and how long the kernel may keep them.
+type Made = (Option<OwnedFd>, Attr, Duration);
 
 /// What to make.
 enum Make<'a> {
@@ -110,16 +114,47 @@ impl Union {
         let upper = self.upper_dir(&dir)?;
         let masked = make.perm() & !caller.umask;
         let perm = if self.has_default_acl(&dir, upper.as_fd())? { make.perm() } else { masked };
-        let opened = match over {
-            Some(form) => self.make_over_whiteout(root, &dir, (upper.as_fd(), &name), form, make, perm)?,
-            None => make.at(upper.as_fd(), name.as_bytes(), perm)?,
+        let (opened, attr, ttl) = match over {
+            Some(form) => {
+                let parent = file::stat(upper.as_fd())?;
+                let staged = self.stage_make(root, &dir, &parent, caller, make, perm)?;
+                self.make_over_whiteout(root, &dir, (upper.as_fd(), &name), form, make, staged)?
+            }
+            None => self.make_here(caller, upper.as_fd(), &name, make, perm)?,
         };
-        self.give_to_caller(caller, upper.as_fd(), &name, make)?;
-        let attr = file::stat_at(upper.as_fd(), name.as_bytes())?;
         let node = self.adopt(&dir, &name, &attr, opened);
         dir.touch_entries();
         self.record(caller, Note::new(make.op(), dir.root, self.path_in(&dir, name.as_bytes()), attr.kind));
-        Ok(Entry { id: node.id, attr: self.show(&node, attr), ttl: LONG })
+        Ok(Entry { id: node.id, attr: self.show(&node, attr), ttl })
+    }
+
+    /// Makes the object where nothing is; what cannot be finished is taken away again.
+    fn make_here(
+        &self,
+        caller: &Caller,
+        upper: BorrowedFd<'_>,
+        name: &Name,
+        make: &Make<'_>,
+        perm: u32,
+    ) -> Sys<Made> {
+        let opened = make.at(upper, name.as_bytes(), perm)?;
+        let parent = if self.multi_user { Some(file::stat(upper)) } else { None };
+        let given = parent
+            .map_or(Ok(()), |parent| self.give_to_caller(caller, &parent?, upper, name.as_bytes(), make));
+        match given.and_then(|()| file::stat_at(upper, name.as_bytes())) {
+            Ok(attr) => Ok((opened, attr, LONG)),
+            Err(e) => {
+                let gone = match make.kind() {
+                    Kind::Dir => file::rmdirat(upper, name.as_bytes()),
+                    _ => file::unlinkat(upper, name.as_bytes()),
+                };
+                if let Err(second) = gone {
+                    tracing::warn!("what could not be finished could not be removed either: {second}");
+                    self.mark_degraded();
+                }
+                Err(e)
+            }
+        }
     }
 
     /// Makes sure that nothing is at `name`; the form of the whiteout that has to give way there, if one does.
@@ -145,7 +180,34 @@ impl Union {
         node
     }
 
-    /// Makes the object where a whiteout is, without a moment in which the lower shows again.
+    /// Makes the object in the work directory, as it would be in `dir`.
+    fn stage_make(
+        &self,
+        root: &Writable,
+        dir: &Arc<Node>,
+        parent: &Attr,
+        caller: &Caller,
+        make: &Make<'_>,
+        perm: u32,
+    ) -> Sys<(Vec<u8>, Option<OwnedFd>, Attr)> {
+        let (work, temp) = (root.work.as_fd(), self.temp_name());
+        let opened = make.at(work, &temp, perm)?;
+        let ready = self
+            .inherit(dir, parent, work, &temp, make, perm)
+            .and_then(|()| {
+                if self.multi_user { self.give_to_caller(caller, parent, work, &temp, make) } else { Ok(()) }
+            })
+            .and_then(|()| file::stat_at(work, &temp));
+        match ready {
+            Ok(attr) => Ok((temp, opened, attr)),
+            Err(e) => {
+                clear(work, &temp);
+                Err(e)
+            }
+        }
+    }
+
+    /// Puts a staged object where a whiteout is, without a moment in which the lower shows again.
     fn make_over_whiteout(
         &self,
         root: &Writable,
@@ -153,38 +215,35 @@ impl Union {
         (upper, name): (BorrowedFd<'_>, &Name),
         form: WhiteoutForm,
         make: &Make<'_>,
-        perm: u32,
-    ) -> Sys<Option<OwnedFd>> {
-        let (work, temp) = (root.work.as_fd(), self.temp_name());
-        let attr = file::stat(upper)?;
-        let opened = make.at(work, &temp, perm)?;
-        let ready = self.inherit(dir, &attr, work, &temp, make, perm).and_then(|()| {
-            let hides = make.kind() == Kind::Dir && self.find_lower(dir, name.as_bytes())?.is_some();
-            if hides {
+        (temp, opened, staged): (Vec<u8>, Option<OwnedFd>, Attr),
+    ) -> Sys<Made> {
+        let (work, name_bytes) = (root.work.as_fd(), name.as_bytes());
+        let place = || -> Sys<()> {
+            let is_dir = make.kind() == Kind::Dir;
+            if is_dir && self.find_lower(dir, name_bytes)?.is_some() {
                 let handle = file::openat(work, &temp, libc::O_PATH | libc::O_DIRECTORY, 0)?;
                 layer::set_opaque(handle.as_fd())?;
             }
-            match (form, make.kind()) {
-                (WhiteoutForm::Prefix, _) => {
-                    file::renameat(work, &temp, upper, name.as_bytes(), 0)?;
-                    layer::remove_whiteout(upper, name.as_bytes(), WhiteoutForm::Prefix)
-                }
-                (WhiteoutForm::Device, Kind::Dir) => {
-                    file::renameat(work, &temp, upper, name.as_bytes(), libc::RENAME_EXCHANGE)?;
-                    file::unlinkat(work, &temp)
-                }
-                (WhiteoutForm::Device, _) => file::renameat(work, &temp, upper, name.as_bytes(), 0),
+            let exchange = is_dir && form == WhiteoutForm::Device;
+            let flags = if exchange { libc::RENAME_EXCHANGE } else { 0 };
+            file::renameat(work, &temp, upper, name_bytes, flags)
+        };
+        let placed = place().and_then(|()| match form {
+            WhiteoutForm::Prefix => {
+                unhide(upper, name_bytes, || file::renameat(upper, name_bytes, work, &temp, 0))
             }
+            WhiteoutForm::Device => Ok(()),
         });
-        if let Err(e) = ready {
-            if make.kind() == Kind::Dir {
-                file::rmdirat(work, &temp).or_else(|e| if e == Errno::ENOENT { Ok(()) } else { Err(e) })?;
-            } else {
-                remove_if_there(work, &temp)?;
-            }
-            return Err(e);
+        // What is left there: the object that could not be placed, or the whiteout that changed places with it.
+        if placed.is_err() || (form == WhiteoutForm::Device && make.kind() == Kind::Dir) {
+            clear(work, &temp);
         }
-        Ok(opened)
+        placed?;
+        Ok(match file::stat_at(upper, name_bytes) {
+            Ok(attr) => (opened, attr, LONG),
+            // All but its ctime is known; the kernel asks again.
+            Err(_) => (opened, staged, Duration::ZERO),
+        })
     }
 
     /// What an object staged in the work directory would have got from the directory it belongs in: the group of a
@@ -234,27 +293,24 @@ impl Union {
         }
     }
 
-    /// With callers of many users, what one makes is theirs.
+    /// With callers of many users, what one makes is theirs; `parent` is the directory it belongs in.
     fn give_to_caller(
         &self,
         caller: &Caller,
-        upper: BorrowedFd<'_>,
-        name: &Name,
+        parent: &Attr,
+        at: BorrowedFd<'_>,
+        name: &[u8],
         make: &Make<'_>,
     ) -> Sys<()> {
-        if !self.multi_user {
-            return Ok(());
-        }
-        let parent = file::stat(upper)?;
         let (uid, own_gid) = self.ids_of_caller(caller.uid, caller.gid);
         let gid = if parent.perm & libc::S_ISGID != 0 { parent.gid } else { own_gid };
-        let made = file::stat_at(upper, name.as_bytes())?;
+        let made = file::stat_at(at, name)?;
         if (made.uid, made.gid) == (uid, gid) {
             return Ok(());
         }
-        file::chownat(upper, name.as_bytes(), uid, gid)?;
+        file::chownat(at, name, uid, gid)?;
         if made.perm & 0o6000 != 0 && make.kind() != Kind::Symlink {
-            file::chmodat(upper, name.as_bytes(), made.perm)?; // chown(2) took set-uid and set-gid away
+            file::chmodat(at, name, made.perm)?; // chown(2) took set-uid and set-gid away
         }
         Ok(())
     }
@@ -262,6 +318,21 @@ impl Union {
     /// Puts a whiteout where nothing is in the upper directory `upper`.
     pub(crate) fn whiteout(&self, root: &Writable, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
         forced(upper, || layer::make_whiteout(upper, name, root.features.whiteout))
+    }
+}
+
+/// Takes the whiteout file away beside an object that has just got the name; `back` undoes that when it cannot be.
+pub(crate) fn unhide(upper: BorrowedFd<'_>, name: &[u8], back: impl FnOnce() -> Sys<()>) -> Sys<()> {
+    let Err(e) = layer::remove_whiteout(upper, name, WhiteoutForm::Prefix) else {
+        return Ok(());
+    };
+    match back() {
+        Ok(()) => Err(e),
+        Err(second) => {
+            // Both stand, and then the object counts.
+            tracing::warn!("a whiteout could not be removed ({e}), nor what replaces it ({second})");
+            Ok(())
+        }
     }
 }
 

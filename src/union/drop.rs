@@ -4,13 +4,17 @@ use super::copy_up::{forced, mark_at, open_forced};
 use super::lookup::{Seen, open_deep};
 use super::node::{LowerDir, Node};
 use super::record::Note;
+use super::remove::drop_name;
 use super::{Caller, Root, Union};
-use crate::base::{Attr, Errno, Kind, Name, RelPath, Sys, Time};
+use crate::base::{Attr, BaseId, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::Op;
 use crate::layer::{self, Found, LayerKind, index_name};
-use crate::sys::{dir as sysdir, file, xattr};
+use crate::sys::{data, dir as sysdir, file, xattr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+
+/// Largest real file whose bytes are kept for a later merge.
+const KEPT: u64 = 128 << 10;
 
 /// One change that is to leave the session.
 #[derive(Clone, Debug)]
@@ -68,6 +72,35 @@ impl Union {
         Ok(true)
     }
 
+    /// Of a changed file a part was applied: from now on it is a change of the real file as that is now, whose path and
+    /// identity these are. False when another object than `ino` is at the path; then nothing is noted.
+    ///
+    /// # Errors
+    /// As `openat2(2)`.
+    pub fn based_on(&self, root: u16, path: &RelPath, ino: u64, real: (&RelPath, BaseId)) -> Sys<bool> {
+        let _tree = self.tree.write();
+        let dirs = self.roots.get(usize::from(root)).ok_or(Errno::EINVAL)?;
+        match self.upper_at(dirs, path)? {
+            Some((_, Found::Object(attr))) if attr.ino == ino && attr.kind == Kind::File => {}
+            _ => return Ok(false),
+        }
+        let (real, base) = real;
+        if let (Some(lower), Some(hash)) = (dirs.lowers.first(), base.hash.filter(|_| base.size <= KEPT)) {
+            let fd = file::open_beneath(lower.dir.as_fd(), real.as_bytes(), libc::O_RDONLY, 0)?;
+            let mut bytes = Vec::new();
+            data::pread_into(fd.as_fd(), &mut bytes, base.size as usize + 1, 0)?;
+            // Otherwise it changed again already, and what it was is of no use.
+            if *blake3::hash(&bytes).as_bytes() == hash {
+                self.keep_base(&bytes);
+            }
+        }
+        // The journal learns of a base only with the first change of a path: so this one leaves, and comes anew.
+        let note = |op| Note::new(op, root, path.clone(), Kind::File);
+        self.record(&Caller::default(), note(Op::Applied));
+        self.record(&Caller::default(), note(Op::Write).base(Some(base)));
+        Ok(true)
+    }
+
     /// What the upper has at `path`, and the directory that holds it.
     fn upper_at(&self, root: &Root, path: &RelPath) -> Sys<Option<(std::os::fd::OwnedFd, Found)>> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -94,7 +127,13 @@ impl Union {
             // The root's own mode and xattrs: the real directory has them now, or has them again.
             let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
             let lower = root.lowers.first().ok_or(Errno::EIO)?.dir.as_fd();
-            super::copy_up::copy_meta(lower, writable.upper.as_fd(), &file::stat(lower)?, |_| Ok(()))?;
+            let (upper, now) = (writable.upper.as_fd(), file::stat(lower)?);
+            super::copy_up::copy_meta(lower, upper, &now, |_| Ok(()))?;
+            // What it is a change of from now on.
+            if let Some(origin) = layer::read_origin(upper)? {
+                let origin = layer::Origin { base: BaseId::of(&now), ..origin };
+                forced(upper, || layer::write_origin(upper, &origin))?;
+            }
             return Ok(true);
         }
         let (Some((dir, found)), Some(name)) = (self.upper_at(root, path)?, path.file_name()) else {
@@ -172,7 +211,8 @@ impl Union {
             }
             place.links.retain(|l| l.upper);
         }
-        self.drop_name(writable, node, parent, name, attr, handle)
+        drop_name(writable, node, parent, name, attr, handle);
+        Ok(())
     }
 
     /// A directory leaves the upper when nothing else of the session is in it; else it stays as a merged one.

@@ -30,6 +30,9 @@ impl Union {
     pub fn read(&self, id: NodeId, offset: u64, len: usize, buf: &mut Vec<u8>) -> Sys<()> {
         let node = self.nodes.get(id)?;
         let fd = self.content(&node, false)?;
+        if let Some(partial) = self.partial_of(&node) {
+            return partial.read(offset, len, buf);
+        }
         data::pread_into(fd.as_fd(), buf, len, offset)?;
         while buf.len() < len {
             // A short read before the end of the file would become zeroes in the kernel's cache.
@@ -52,6 +55,11 @@ impl Union {
         let base = self.copy_up(&node, Content::Keep)?;
         let fd = self.content(&node, true)?;
         self.drop_suid(caller, &node, &fd)?;
+        if let Some(partial) = self.partial_of(&node) {
+            let done = partial.write(offset, bytes)?;
+            self.record_write(caller, &node, base);
+            return Ok(done);
+        }
         let mut done = 0;
         while done < bytes.len() {
             match data::pwrite(fd.as_fd(), &bytes[done..], offset + done as u64) {
@@ -121,6 +129,8 @@ impl Union {
         let _charge = self.charge_content(&node, range.offset, range.len)?;
         let base = self.copy_up(&node, Content::Keep)?;
         let fd = self.content(&node, true)?;
+        // It would allocate blocks that read as zeros, or make holes that mean zeros.
+        self.make_whole(&node)?;
         self.drop_suid(caller, &node, &fd)?;
         data::fallocate(fd.as_fd(), mode, range.offset, range.len)?;
         self.record_write(caller, &node, base);
@@ -133,7 +143,11 @@ impl Union {
     /// As `lseek(2)`.
     pub fn lseek(&self, id: NodeId, offset: i64, whence: i32) -> Sys<u64> {
         let node = self.nodes.get(id)?;
-        data::lseek(self.content(&node, false)?.as_fd(), offset, whence)
+        let fd = self.content(&node, false)?;
+        match self.partial_of(&node) {
+            Some(partial) => partial.lseek(offset, whence),
+            None => data::lseek(fd.as_fd(), offset, whence),
+        }
     }
 
     /// `copy_file_range(2)` between two files of the view; returns the bytes copied.
@@ -153,6 +167,9 @@ impl Union {
         let base = self.copy_up(&target, Content::Keep)?;
         let out = self.content(&target, true)?;
         let input = self.content(&source, false)?;
+        if self.partial_of(&target).or_else(|| self.partial_of(&source)).is_some() {
+            return Err(Errno::EOPNOTSUPP);
+        }
         self.drop_suid(caller, &target, &out)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(1 << 30);
         let n = match data::copy_range(input.as_fd(), from.1, out.as_fd(), to.1, len) {
@@ -197,10 +214,30 @@ impl Union {
             Content::Keep => self.charge_content(node, size, 0)?,
             Content::Empty => self.charge_emptying(node)?,
         };
-        let base = self.copy_up(node, content)?;
-        let fd = self.content(node, true)?;
-        self.drop_suid(caller, node, &fd)?;
-        data::ftruncate(fd.as_fd(), size)?;
+        let emptied = match content {
+            Content::Empty => self.bring(node, content)?,
+            Content::Keep => None,
+        };
+        let base = match emptied {
+            // The copy was made without content, so it is done; a new version of the file has no set-uid.
+            Some(base) => {
+                let dropped = self.content(node, true).and_then(|fd| self.drop_suid(caller, node, &fd));
+                if let Err(e) = dropped {
+                    tracing::warn!("the set-uid bit of a truncated file could not be looked at: {e}");
+                }
+                Some(base)
+            }
+            None => {
+                let base = self.copy_up(node, content)?;
+                let fd = self.content(node, true)?;
+                self.drop_suid(caller, node, &fd)?;
+                match self.partial_of(node) {
+                    Some(partial) => partial.truncate(size)?,
+                    None => data::ftruncate(fd.as_fd(), size)?,
+                }
+                base
+            }
+        };
         let _tree = self.tree.read();
         self.record_on(caller, node, Op::Truncate, base);
         Ok(())

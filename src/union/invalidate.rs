@@ -183,7 +183,7 @@ impl Union {
         let Some(state) = &dir.dir else {
             return;
         };
-        if state.watched.swap(0, Ordering::AcqRel) != 1 {
+        if state.watched.swap(0, Ordering::AcqRel) == 0 {
             return;
         }
         let Some(watcher) = &self.watcher else {

@@ -1,15 +1,17 @@
 //! Hard links.
 
-use super::copy_up::Content;
+use super::copy_up::{Content, clear};
+use super::dir::unhide;
 use super::lookup::LONG;
 use super::node::{Link, NodeId};
 use super::record::Note;
 use super::{Caller, Entry, TOP, Union};
-use crate::base::{Errno, Kind, Name, Sys};
+use crate::base::{Attr, Errno, Kind, Name, Sys};
 use crate::journal::Op;
-use crate::layer::{self, WhiteoutForm};
+use crate::layer::WhiteoutForm;
 use crate::sys::file;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 impl Union {
     /// Gives node `id` one more name, `name` in `parent`.
@@ -50,18 +52,23 @@ impl Union {
             }
             file::linkat(from.dir.as_fd(), &from.name, dir, to)
         };
+        let before = from.stat()?;
         if over == Some(WhiteoutForm::Device) {
             let (work, temp) = (root.work.as_fd(), self.temp_name());
             link_to(work, &temp)?;
             file::renameat(work, &temp, upper.as_fd(), name.as_bytes(), 0)
-                .or_else(|e| file::unlinkat(work, &temp).and(Err(e)))?;
+                .inspect_err(|_| clear(work, &temp))?;
         } else {
             link_to(upper.as_fd(), name.as_bytes())?;
             if over.is_some() {
-                layer::remove_whiteout(upper.as_fd(), name.as_bytes(), WhiteoutForm::Prefix)?;
+                unhide(upper.as_fd(), name.as_bytes(), || file::unlinkat(upper.as_fd(), name.as_bytes()))?;
             }
         }
-        let attr = file::stat_at(upper.as_fd(), name.as_bytes())?;
+        let (attr, ttl) = match file::stat_at(upper.as_fd(), name.as_bytes()) {
+            Ok(attr) => (attr, LONG),
+            // The name is there, and all but the ctime is known; the kernel asks again.
+            Err(_) => (Attr { nlink: before.nlink + 1, ..before }, Duration::ZERO),
+        };
         node.place.write().links.push(Link { parent: dir.clone(), name: name.clone(), upper: true });
         self.nodes.acquire(&node);
         dir.touch_entries();
@@ -69,6 +76,7 @@ impl Union {
         note.path2 = Some(from_path);
         note.base2 = base;
         self.record(caller, note);
-        Ok(Entry { id: node.id, attr: self.show(&node, attr), ttl: LONG })
+        self.owed.told(&node);
+        Ok(Entry { id: node.id, attr: self.show(&node, attr), ttl })
     }
 }

@@ -109,6 +109,7 @@ impl Union {
         if node.place.read().pin.is_some() {
             self.loosen();
         }
+        self.forget_partial(&node);
         let copied = node.place.read().copied;
         if let Some((dev, ino)) = copied {
             self.nodes.forget_copied(dev, ino, id);
@@ -333,7 +334,7 @@ impl Union {
             return Ok(());
         }
         let name = index_name(origin.base.ino, origin.btime);
-        if file::stat_at(root.index.as_fd(), &name).is_ok() {
+        if stat_index(root, &name)?.is_some() {
             place.nlink_adj = read_adj(root, &name)?;
             place.index = Some(name.into());
         }
@@ -353,7 +354,7 @@ impl Union {
         let mut ident = Ident::of(dir.root, &attr);
         if let Some(root) = root.filter(|r| attr.nlink > 1 && r.indexed.load(Ordering::Acquire)) {
             let index = index_name(attr.ino, attr.btime);
-            if let Ok(copied) = file::stat_at(root.index.as_fd(), &index) {
+            if let Some(copied) = stat_index(root, &index)? {
                 let node = self.instantiate_indexed(dir, link, ident, index, &copied)?;
                 return Ok((node, copied));
             }
@@ -487,6 +488,10 @@ impl Union {
             return Ok(here(pin.clone()));
         }
         let Some(link) = place.name() else {
+            if let Some(index) = &place.index {
+                // Its known names are gone, but it has others.
+                return Ok(At { dir: self.writable(node)?.index.clone(), name: index.clone() });
+            }
             return match &self.root(node)?.writable {
                 Some(root) => Ok(here(root.upper.clone())),
                 None => self.lower_dir_in(node, place, 0).map(here),
@@ -618,6 +623,15 @@ impl Merge<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// What the index has under `name`.
+pub(crate) fn stat_index(root: &Writable, name: &[u8]) -> Sys<Option<Attr>> {
+    match file::stat_at(root.index.as_fd(), name) {
+        Ok(attr) => Ok(Some(attr)),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(e) => Err(e),
     }
 }
 

@@ -22,8 +22,11 @@ mod invalidate;
 mod link;
 mod lookup;
 mod node;
+mod owed;
+mod partial;
 mod policy;
 mod quota;
+mod ranges;
 mod readdir;
 mod record;
 mod remove;
@@ -37,6 +40,7 @@ pub use entry::Entry;
 pub use file::Range;
 pub use invalidate::Notify;
 pub use node::NodeId;
+pub use partial::{BlockCopy, Unfilled};
 pub use quota::Limits;
 pub use readdir::DirItem;
 pub use view::{IdRange, Ids, View};
@@ -51,7 +55,7 @@ use node::{Ident, LowerDir, Node, Table};
 use parking_lot::{Mutex, RwLock};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The node id of the mount's own root (`FUSE_ROOT_ID`, linux/fuse.h).
 pub const ROOT_ID: NodeId = 1;
@@ -132,6 +136,8 @@ pub(crate) struct Writable {
     work: Arc<OwnedFd>,
     index: Arc<OwnedFd>,
     features: Features,
+    /// Whether a large file may borrow bytes of the lower for a while.
+    borrows: bool,
     /// Whether a directory of the lower may be renamed by noting where it was.
     redirects: bool,
     /// Whether the index directory may hold anything.
@@ -154,7 +160,13 @@ pub struct Union {
     multi_user: bool,
     view: View,
     quota: OnceLock<quota::Quota>,
+    owed: owed::Owed,
+    partials: partial::Partials,
+    /// For threads of ours, which must not keep it alive.
+    own: Weak<Union>,
     rules: OnceLock<Rules>,
+    /// How many roots, from the first, have their changes recorded; all of them before this is set.
+    recorded: OnceLock<usize>,
     temp_seq: AtomicU64,
     /// Set when upper and journal may disagree; the journal is then not closed as clean.
     degraded: AtomicBool,
@@ -182,7 +194,7 @@ impl Union {
         }
         let listings =
             lru::LruCache::new(std::num::NonZeroUsize::new(64).unwrap_or(std::num::NonZeroUsize::MIN));
-        let union = Arc::new(Union {
+        let union = Arc::new_cyclic(|own| Union {
             roots,
             nodes,
             fds,
@@ -195,7 +207,11 @@ impl Union {
             multi_user: config.multi_user,
             view: config.view,
             quota: OnceLock::new(),
+            owed: owed::Owed::default(),
+            partials: partial::Partials::new(),
+            own: own.clone(),
             rules: OnceLock::new(),
+            recorded: OnceLock::new(),
             temp_seq: AtomicU64::new(1),
             degraded: AtomicBool::new(false),
         });
@@ -291,10 +307,12 @@ fn open_upper(upper: UpperConfig) -> Sys<Writable> {
     }
     let index = sysfile::openat(upper.work.as_fd(), b"index", libc::O_PATH | libc::O_DIRECTORY, 0)?;
     let listable = sysfile::reopen(index.as_fd(), libc::O_RDONLY | libc::O_DIRECTORY)?;
+    let work = Arc::new(upper.work);
     let indexed = !sys::dir::entries(listable.as_fd())?.is_empty();
     Ok(Writable {
         upper: Arc::new(upper.dir),
-        work: Arc::new(upper.work),
+        borrows: upper.features.xattr && !upper.shared && layer::partial::supported(work.as_fd()),
+        work,
         index: Arc::new(index),
         features: upper.features,
         redirects: upper.features.xattr && !upper.shared,

@@ -265,6 +265,12 @@ impl Table {
         self.copied.insert((dev, ino), node.id);
     }
 
+    /// Takes back [`Table::note_copied`]: the copy did not get its place.
+    pub fn not_copied(&self, dev: u64, ino: u64, node: &Node) {
+        node.place.write().copied = None;
+        self.copied.remove_if(&(dev, ino), |_, v| *v == node.id);
+    }
+
     /// Takes the mapping of an upper inode away unless a node of that number came back meanwhile.
     pub fn forget_copied(&self, dev: u64, ino: u64, id: NodeId) {
         self.copied.remove_if(&(dev, ino), |_, v| *v == id && !self.nodes.contains_key(&id));

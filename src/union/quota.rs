@@ -12,14 +12,20 @@ use super::{TOP, Union};
 use crate::base::{Attr, Errno, Kind, Sys};
 use crate::layer::{Usage, add_usage};
 use crate::sys::file::{self, FsStat};
+use crate::sys::process::coarse_nanos;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The unit in which file systems give room away, bytes.
 const BLOCK: u64 = 4096;
+
+/// How long after a removal the kernel may still be about to let go of what was removed. It says so in a message of its
+/// own (FORGET), which another thread may read later than the next verb.
+const FORGET_TIME: Duration = Duration::from_millis(500);
 
 /// What a session may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +42,10 @@ pub(crate) struct Quota {
     used: Mutex<Usage>,
     /// Whether a walk might find less than `used`.
     loose: AtomicBool,
+    /// When something last lost its name, on the clock of [`coarse_nanos`].
+    removed: AtomicU64,
+    /// Whether a thread waits for a FORGET. One at a time, so that another is left to read it.
+    waits: AtomicBool,
     gate: RwLock<()>,
 }
 
@@ -55,15 +65,17 @@ impl Drop for Charge<'_> {
     /// Gives back what the content did not need.
     fn drop(&mut self) {
         let Some(node) = &self.node else { return };
-        let Ok(after) = self.union.content(node, true).and_then(|fd| file::stat(fd.as_fd())) else {
+        let held =
+            self.union.content(node, true).and_then(|fd| self.union.held(node, &file::stat(fd.as_fd())?));
+        let Ok(after) = held else {
             self.quota.loose.store(true, Ordering::Release);
             return;
         };
-        let grown = (after.blocks * 512).saturating_sub(self.before);
+        let grown = after.saturating_sub(self.before);
         let mut used = self.quota.used.lock();
         used.bytes = (used.bytes + grown).saturating_sub(self.reserved);
         drop(used);
-        if after.blocks * 512 < self.before {
+        if after < self.before {
             self.quota.loose.store(true, Ordering::Release);
         }
     }
@@ -78,8 +90,15 @@ impl Union {
         if limits == Limits::default() {
             return Ok(());
         }
-        let (used, loose, gate) = (Mutex::new(self.walk_uppers()?), AtomicBool::new(false), RwLock::new(()));
-        if self.quota.set(Quota { limits, used, loose, gate }).is_err() {
+        let quota = Quota {
+            limits,
+            used: Mutex::new(self.walk_uppers()?),
+            loose: AtomicBool::new(false),
+            removed: AtomicU64::new(0),
+            waits: AtomicBool::new(false),
+            gate: RwLock::new(()),
+        };
+        if self.quota.set(quota).is_err() {
             tracing::debug!("the union has its limits already");
         }
         Ok(())
@@ -125,7 +144,13 @@ impl Union {
                 usage.inodes += 1;
             }
         }
+        usage.bytes += self.partials.outstanding();
         Ok(usage)
+    }
+
+    /// What an upper file takes, with what it is still going to take to be whole.
+    fn held(&self, node: &Node, attr: &Attr) -> Sys<u64> {
+        Ok(attr.blocks * 512 + self.partial_of(node).map_or(0, |p| p.outstanding()))
     }
 
     /// Leave to change `len` bytes at `offset` of a file's content; `None` where nothing is limited.
@@ -139,7 +164,7 @@ impl Union {
         }
         let attr = file::stat(self.content(node, false)?.as_fd())?;
         let in_upper = node.place.read().upper;
-        let held = if in_upper { attr.blocks * 512 } else { 0 };
+        let held = if in_upper { self.held(node, &attr)? } else { 0 };
         let need = content_need(&attr, offset, len) + if in_upper { 0 } else { copy_need(&attr) };
         let mut charge = self.take(quota, self.need_of_parents(node), need)?;
         charge.node = Some(node.clone());
@@ -220,6 +245,7 @@ impl Union {
             need.bytes += BLOCK + if moves { copy_need(&attr) } else { 0 };
         } else {
             quota.loose.store(true, Ordering::Release);
+            quota.removed.store(coarse_nanos(), Ordering::Release);
             // The whiteout is one more object where the upper one goes on living elsewhere.
             let lives = matches!(seen, super::lookup::Seen::Upper(attr) if attr.nlink > 1);
             need.inodes += u64::from(lower && (moves || lives));
@@ -255,16 +281,36 @@ impl Union {
                 return Ok(Charge { union: self, quota, node, before, reserved: content, _gate: gate });
             }
             drop(gate);
-            if !quota.loose.load(Ordering::Acquire) {
+            if !quota.loose.load(Ordering::Acquire) && !self.await_forget(quota) {
                 return Err(Errno::EDQUOT);
             }
             self.recount(quota)?;
         }
     }
 
+    /// Waits, after a removal, for the kernel to let go of what was removed; false when there is nothing to wait for.
+    fn await_forget(&self, quota: &Quota) -> bool {
+        let recent = || {
+            let since = coarse_nanos().saturating_sub(quota.removed.load(Ordering::Acquire));
+            Duration::from_nanos(since) < FORGET_TIME
+        };
+        let held = || self.nodes.all().iter().any(|n| n.place.read().pin.is_some());
+        if !recent() || quota.waits.swap(true, Ordering::AcqRel) {
+            return quota.loose.load(Ordering::Acquire);
+        }
+        if held() {
+            while !quota.loose.load(Ordering::Acquire) && recent() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        quota.waits.store(false, Ordering::Release);
+        quota.loose.load(Ordering::Acquire)
+    }
+
     /// The file system's figures as the limits let them appear.
     pub(crate) fn limited(&self, mut s: FsStat) -> Sys<FsStat> {
         let Some(quota) = self.quota.get() else { return Ok(s) };
+        self.await_forget(quota);
         let used = self.recount(quota)?;
         let unit = u64::from(s.frsize).max(1);
         if let Some(limit) = quota.limits.bytes {

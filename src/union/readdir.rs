@@ -243,7 +243,7 @@ impl Union {
             let mut bytes = bytes;
             if kind == LayerKind::Overlay {
                 if entry_kind.is_none_or(|k| k == Kind::Char) {
-                    whiteout = file::stat_at(readable.as_fd(), bytes).is_ok_and(|a| a.is_whiteout());
+                    whiteout = stat_listed(readable, bytes)?.is_some_and(|a| a.is_whiteout());
                 }
                 if prefixed && bytes == layer::WH_OPAQUE {
                     return Ok(());
@@ -253,7 +253,7 @@ impl Union {
                 }
             } else if !merged.all
                 && self.hidden.iter().any(|(_, hidden)| *hidden == ino)
-                && file::stat_at(readable.as_fd(), bytes).is_ok_and(|a| self.hidden.contains(&(a.dev, a.ino)))
+                && stat_listed(readable, bytes)?.is_some_and(|a| self.hidden.contains(&(a.dev, a.ino)))
             {
                 return Ok(());
             }
@@ -274,6 +274,15 @@ impl Union {
             }
         }
         Ok(())
+    }
+}
+
+/// What a name that was just listed leads to; `None` when it is gone meanwhile.
+fn stat_listed(dir: &OwnedFd, name: &[u8]) -> Sys<Option<Attr>> {
+    match file::stat_at(dir.as_fd(), name) {
+        Ok(attr) => Ok(Some(attr)),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(e) => Err(e),
     }
 }
 

@@ -29,12 +29,23 @@ impl Note {
 }
 
 impl Union {
+    /// From now on only what happens in the first `n` roots is recorded: the rest is nobody's to review. Only the first
+    /// call counts.
+    pub fn record_first(&self, n: usize) {
+        if self.recorded.set(n).is_err() {
+            tracing::debug!("the union knows already what to record");
+        }
+    }
+
     /// Records an operation that was done. When the journal cannot take it, the session is marked so that a scan
     /// reconciles the two; the operation itself stands.
     pub(crate) fn record(&self, caller: &Caller, note: Note) {
         let Some(journal) = &self.journal else {
             return;
         };
+        if self.recorded.get().is_some_and(|n| usize::from(note.root) >= *n) {
+            return;
+        }
         let Note { op, root, path, path2, kind, base, base2 } = note;
         let proc = journal.process(caller.pid);
         let record = Record { op, root, path, path2, kind, base, base2, proc };
@@ -51,6 +62,7 @@ impl Union {
             return;
         }
         self.record(caller, Note::new(op, node.root, self.upper_path(node), node.kind).base(base));
+        self.owed.told(node);
     }
 
     /// Whether a name of the merged view leads to the node.

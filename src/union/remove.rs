@@ -1,6 +1,6 @@
 //! Removing names: unlink and rmdir, and what becomes of a node whose name is gone.
 
-use super::copy_up::forced;
+use super::copy_up::{clear, forced};
 use super::lookup::{Seen, write_adj};
 use super::node::{Ident, Node, NodeId};
 use super::record::Note;
@@ -34,9 +34,13 @@ impl Union {
         };
         let node = self.known(&dir, &name, seen);
         let handle = self.handle_to_keep(&dir, &name, node.as_ref(), seen)?;
-        self.hide(root, &dir, &name, seen)?;
+        let fewer = fewer_names(root, node.as_ref(), &dir, &name)?;
+        if let Err(e) = self.hide(root, &dir, &name, seen) {
+            fewer.undo(root);
+            return Err(e);
+        }
         if let Some(node) = &node {
-            self.drop_name(root, node, &dir, &name, &attr, handle)?;
+            drop_name(root, node, &dir, &name, &attr, handle);
         }
         dir.touch_entries();
         let base = matches!(seen, Seen::Lower(..)).then(|| BaseId::of(&attr));
@@ -185,12 +189,11 @@ impl Union {
     pub(crate) fn whiteout_over(&self, root: &Writable, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
         if root.features.whiteout == WhiteoutForm::Prefix {
             layer::make_whiteout(upper, name, WhiteoutForm::Prefix)?;
-            return file::unlinkat(upper, name);
+            return file::unlinkat(upper, name).inspect_err(|_| no_whiteout(upper, name));
         }
-        let temp = self.temp_name();
-        layer::make_whiteout(root.work.as_fd(), &temp, WhiteoutForm::Device)?;
-        file::renameat(root.work.as_fd(), &temp, upper, name, 0)
-            .or_else(|e| file::unlinkat(root.work.as_fd(), &temp).and(Err(e)))
+        let (work, temp) = (root.work.as_fd(), self.temp_name());
+        layer::make_whiteout(work, &temp, WhiteoutForm::Device)?;
+        file::renameat(work, &temp, upper, name, 0).inspect_err(|_| clear(work, &temp))
     }
 
     /// Replaces an upper directory, empty but for marks, by a whiteout in one step.
@@ -198,68 +201,107 @@ impl Union {
         let (work, temp) = (root.work.as_fd(), self.temp_name());
         if root.features.whiteout == WhiteoutForm::Prefix {
             layer::make_whiteout(upper, name, WhiteoutForm::Prefix)?;
-            file::renameat(upper, name, work, &temp, 0)?;
+            file::renameat(upper, name, work, &temp, 0).inspect_err(|_| no_whiteout(upper, name))?;
         } else {
             layer::make_whiteout(work, &temp, WhiteoutForm::Device)?;
             file::renameat(work, &temp, upper, name, libc::RENAME_EXCHANGE)
-                .or_else(|e| file::unlinkat(work, &temp).and(Err(e)))?;
+                .inspect_err(|_| clear(work, &temp))?;
         }
-        remove_tree(work, &temp)
+        clear(work, &temp);
+        Ok(())
     }
 
     /// Removes an upper directory, empty but for marks, with no lower one behind it.
-    fn remove_upper_dir(&self, root: &Writable, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
+    pub(crate) fn remove_upper_dir(&self, root: &Writable, upper: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
         match file::rmdirat(upper, name) {
             Err(Errno::ENOTEMPTY) => {
                 let temp = self.temp_name();
                 file::renameat(upper, name, root.work.as_fd(), &temp, 0)?;
-                remove_tree(root.work.as_fd(), &temp)
+                clear(root.work.as_fd(), &temp);
+                Ok(())
             }
             other => other,
         }
     }
+}
 
-    /// Notes that `name` in `dir` no longer leads to `node`, whose attributes were `attr` before.
-    pub(crate) fn drop_name(
-        &self,
-        root: &Writable,
-        node: &Arc<Node>,
-        dir: &Arc<Node>,
-        name: &Name,
-        attr: &Attr,
-        handle: Option<Arc<OwnedFd>>,
-    ) -> Sys<()> {
-        let mut place = node.place.write();
-        let Some(at) = place.links.iter().position(|l| l.parent.id == dir.id && l.name == *name) else {
-            return Ok(());
-        };
-        let reported = i64::from(attr.nlink) + i64::from(place.nlink_adj);
-        let link = place.links.remove(at);
-        place.gone = reported <= 1 && place.links.is_empty();
-        if !link.upper {
-            // The host's count stays, the merged view has one name less.
-            place.nlink_adj -= 1;
-            if let (Some(index), true) = (&place.index, place.upper) {
-                write_adj(root, index, place.nlink_adj)?;
-            }
+/// What [`fewer_names`] changed on the disk, to undo it.
+#[must_use]
+pub(crate) struct Fewer(Option<(Box<[u8]>, i32)>);
+
+impl Fewer {
+    /// The name stays after all.
+    pub fn undo(self, root: &Writable) {
+        if let Some((index, adj)) = self.0
+            && let Err(e) = write_adj(root, &index, adj)
+        {
+            tracing::warn!("a link count could not be put back: {e}");
         }
-        if place.upper {
-            if place.pin.is_none()
-                && !place.links.iter().any(|l| l.upper)
-                && (place.index.is_none() || place.gone)
-            {
-                place.pin = handle;
-            }
-            if place.gone
-                && let Some(index) = place.index.take()
-            {
-                file::unlinkat(root.index.as_fd(), &index)?;
-                place.nlink_adj = 0;
-            }
-        } else if place.links.is_empty() {
-            place.ghost = Some(link);
+    }
+}
+
+/// Notes on an object of the index that it is about to lose the name `name` in `dir`, when that is one which only the
+/// lower has: the host's count stays, the merged view has one name less.
+pub(crate) fn fewer_names(
+    root: &Writable,
+    node: Option<&Arc<Node>>,
+    dir: &Arc<Node>,
+    name: &Name,
+) -> Sys<Fewer> {
+    let Some(node) = node else { return Ok(Fewer(None)) };
+    let place = node.place.read();
+    let lower = place.links.iter().any(|l| l.parent.id == dir.id && l.name == *name && !l.upper);
+    match &place.index {
+        Some(index) if lower && place.upper => {
+            write_adj(root, index, place.nlink_adj - 1)?;
+            Ok(Fewer(Some((index.clone(), place.nlink_adj))))
         }
-        Ok(())
+        _ => Ok(Fewer(None)),
+    }
+}
+
+/// Notes that `name` in `dir` no longer leads to `node`, whose attributes were `attr` before; see [`fewer_names`] for
+/// what is on the disk.
+pub(crate) fn drop_name(
+    root: &Writable,
+    node: &Arc<Node>,
+    dir: &Arc<Node>,
+    name: &Name,
+    attr: &Attr,
+    handle: Option<Arc<OwnedFd>>,
+) {
+    let mut place = node.place.write();
+    let Some(at) = place.links.iter().position(|l| l.parent.id == dir.id && l.name == *name) else {
+        return;
+    };
+    let reported = i64::from(attr.nlink) + i64::from(place.nlink_adj);
+    let link = place.links.remove(at);
+    place.gone = reported <= 1 && place.links.is_empty();
+    if !link.upper {
+        place.nlink_adj -= 1;
+    }
+    if place.upper {
+        if place.pin.is_none()
+            && !place.links.iter().any(|l| l.upper)
+            && (place.index.is_none() || place.gone)
+        {
+            place.pin = handle;
+        }
+        if place.gone
+            && let Some(index) = place.index.take()
+        {
+            clear(root.index.as_fd(), &index);
+            place.nlink_adj = 0;
+        }
+    } else if place.links.is_empty() {
+        place.ghost = Some(link);
+    }
+}
+
+/// Takes the whiteout file of a name away whose object could not be removed: the object counts, whether it goes or not.
+pub(crate) fn no_whiteout(upper: BorrowedFd<'_>, name: &[u8]) {
+    if let Err(e) = layer::remove_whiteout(upper, name, WhiteoutForm::Prefix) {
+        tracing::warn!("a whiteout that came to nothing could not be removed: {e}");
     }
 }
 

@@ -4,20 +4,19 @@
 //! a redirect or opaque mark on a directory, an empty target out of the way) is done first and changes nothing in the
 //! merged view; if the server dies in between, the old names still hold.
 
-use super::copy_up::{Content, forced};
-use super::lookup::Seen;
+use super::copy_up::{Content, LONG_PATH, clear, forced, open_forced};
+use super::dir::unhide;
+use super::lookup::{Seen, write_adj};
 use super::node::{Link, Node, NodeId};
 use super::record::Note;
+use super::remove::{drop_name, fewer_names, no_whiteout};
 use super::{Caller, TOP, Union, Writable};
 use crate::base::{Attr, BaseId, Errno, Kind, Name, Sys};
 use crate::journal::Op;
 use crate::layer::{self, WhiteoutForm};
-use crate::sys::file;
+use crate::sys::{self, file};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-
-/// A redirect shorter than this fits into an xattr anywhere, so that `ENOSPC` means a full disk.
-const LONG_PATH: usize = 1000;
 
 /// One end of a rename, as it is under the exclusive tree lock.
 struct End {
@@ -70,8 +69,8 @@ impl Union {
         let (name, to) = (Name::new(name)?, Name::new(to)?);
         self.may_change(&dir, name.as_bytes(), Errno::ENOENT)?;
         self.may_change(&to_dir, to.as_bytes(), if exchange { Errno::ENOENT } else { Errno::EACCES })?;
-        let base = self.bring_up(&dir, &name)?;
-        let base2 = if exchange { self.bring_up(&to_dir, &to)? } else { None };
+        let base = self.bring_up(caller, &dir, &name)?;
+        let base2 = if exchange { self.bring_up(caller, &to_dir, &to)? } else { None };
         self.copy_up(&to_dir, Content::Keep)?;
         let _tree = self.tree.write();
         let mut held = Vec::new();
@@ -83,7 +82,7 @@ impl Union {
     }
 
     /// Copies up what is at `name`, so that it can be moved.
-    fn bring_up(&self, dir: &Arc<Node>, name: &Name) -> Sys<Option<BaseId>> {
+    fn bring_up(&self, caller: &Caller, dir: &Arc<Node>, name: &Name) -> Sys<Option<BaseId>> {
         let node = {
             let _tree = self.tree.read();
             let seen = self.see(dir, name.as_bytes())?;
@@ -102,14 +101,19 @@ impl Union {
                 file::linkat(from.dir.as_fd(), &from.name, upper.as_fd(), name.as_bytes())
             })?;
             let mut place = node.place.write();
+            if let Some(index) = &place.index {
+                write_adj(self.writable(&node)?, index, place.nlink_adj - 1)
+                    .inspect_err(|_| clear(upper.as_fd(), name.as_bytes()))?;
+            }
             place.nlink_adj -= 1;
             if let Some(link) = place.links.iter_mut().find(|l| l.parent.id == dir.id && l.name == *name) {
                 link.upper = true;
             }
-            if let Some(index) = &place.index {
-                super::lookup::write_adj(self.writable(&node)?, index, place.nlink_adj)?;
-            }
+            drop(place);
             base = base.or_else(|| from.stat().ok().map(|a| BaseId::of(&a)));
+            // The upper has the changed object under this name as well now, whatever becomes of the rename.
+            let path = self.path_in(dir, name.as_bytes());
+            self.record(caller, Note::new(Op::Write, node.root, path, node.kind));
         }
         Ok(base)
     }
@@ -162,10 +166,14 @@ impl Union {
         }
         from.0.touch_entries();
         to.0.touch_entries();
+        let other = target.node.as_ref().filter(|_| exchange);
         let op = if exchange { Op::Exchange } else { Op::Rename };
         let mut note = Note::new(op, node.root, from_path, node.kind).base(base);
         (note.path2, note.base2) = (Some(to_path), base2);
         self.record(caller, note);
+        for node in std::iter::once(&node).chain(other) {
+            self.owed.told(node);
+        }
         Ok(())
     }
 
@@ -222,48 +230,100 @@ impl Union {
 
     fn replace(&self, root: &Writable, source: &End, target: &End, node: &Arc<Node>) -> Sys<()> {
         self.mark_moved(root, source, node, target.lower)?;
-        let (dir, to_dir) = (self.upper_dir(&source.dir)?, self.upper_dir(&target.dir)?);
-        let (name, to) = (source.name.as_bytes(), target.name.as_bytes());
-        let is_dir = node.kind == Kind::Dir;
-        let prefixed = root.features.whiteout == WhiteoutForm::Prefix;
         let kept = self.handle_to_keep(&target.dir, &target.name, target.node.as_ref(), target.seen)?;
-        let mut device_there = matches!(target.seen, Seen::Whiteout(WhiteoutForm::Device));
-        if is_dir && matches!(target.seen, Seen::Upper(_)) {
-            // An empty directory in the way; it may hold marks, so it is taken away whole.
-            if target.lower {
-                self.whiteout_over_dir(root, to_dir.as_fd(), to)?;
-                device_there = !prefixed;
-            } else {
-                self.hide(root, &target.dir, &target.name, target.seen)?;
-            }
-        }
-        if prefixed && source.lower {
-            layer::make_whiteout(dir.as_fd(), name, WhiteoutForm::Prefix)?;
-        }
-        if is_dir && device_there {
-            // rename(2) does not put a directory over a device: let them change places.
-            file::renameat(dir.as_fd(), name, to_dir.as_fd(), to, libc::RENAME_EXCHANGE)?;
-            if !source.lower {
-                file::unlinkat(dir.as_fd(), name)?;
-            }
-        } else if source.lower && !prefixed {
-            file::renameat(dir.as_fd(), name, to_dir.as_fd(), to, libc::RENAME_WHITEOUT)?;
-        } else {
-            file::renameat(dir.as_fd(), name, to_dir.as_fd(), to, 0)?;
-        }
-        if (prefixed && target.lower) || matches!(target.seen, Seen::Whiteout(WhiteoutForm::Prefix)) {
-            layer::remove_whiteout(to_dir.as_fd(), to, WhiteoutForm::Prefix)?;
+        let in_the_way = node.kind == Kind::Dir && matches!(target.seen, Seen::Upper(_));
+        let aside = match &target.node {
+            Some(old) if in_the_way => !self.empty_of_marks(root, target, old)?,
+            _ => false,
+        };
+        let fewer = fewer_names(root, target.node.as_ref(), &target.dir, &target.name)?;
+        let moved =
+            if aside { self.swap_out(root, source, target) } else { self.step(root, source, target, node) };
+        if let Err(e) = moved {
+            fewer.undo(root);
+            return Err(e);
         }
         if let (Some(old), Some(attr)) = (&target.node, target.attr()) {
             if old.kind == Kind::Dir {
                 let upper = old.place.read().upper;
                 self.mark_gone(old, if upper { kept } else { None });
             } else {
-                self.drop_name(root, old, &target.dir, &target.name, &attr, kept)?;
+                drop_name(root, old, &target.dir, &target.name, &attr, kept);
             }
         }
         move_link(node, source, target);
         Ok(())
+    }
+
+    /// The one step that programs see, when nothing is in the way of it.
+    fn step(&self, root: &Writable, source: &End, target: &End, node: &Arc<Node>) -> Sys<()> {
+        let (dir, to_dir) = (self.upper_dir(&source.dir)?, self.upper_dir(&target.dir)?);
+        let (name, to) = (source.name.as_bytes(), target.name.as_bytes());
+        let prefixed = root.features.whiteout == WhiteoutForm::Prefix;
+        let rename = |flags| file::renameat(dir.as_fd(), name, to_dir.as_fd(), to, flags);
+        if node.kind == Kind::Dir && matches!(target.seen, Seen::Whiteout(WhiteoutForm::Device)) {
+            // rename(2) does not put a directory over a device: let them change places.
+            rename(libc::RENAME_EXCHANGE)?;
+            if !source.lower
+                && let Err(e) = file::unlinkat(dir.as_fd(), name)
+            {
+                tracing::warn!("a whiteout that hides nothing could not be removed: {e}");
+            }
+            return Ok(());
+        }
+        if !prefixed {
+            return rename(if source.lower { libc::RENAME_WHITEOUT } else { 0 });
+        }
+        if source.lower {
+            layer::make_whiteout(dir.as_fd(), name, WhiteoutForm::Prefix)?;
+        }
+        let undo = || {
+            if source.lower {
+                no_whiteout(dir.as_fd(), name);
+            }
+        };
+        rename(0).inspect_err(|_| undo())?;
+        if matches!(target.seen, Seen::Whiteout(WhiteoutForm::Prefix)) {
+            let back = || file::renameat(to_dir.as_fd(), to, dir.as_fd(), name, 0).inspect(|()| undo());
+            return unhide(to_dir.as_fd(), to, back);
+        }
+        Ok(())
+    }
+
+    /// Makes a directory that is empty in the view empty on the disk, so that another can be renamed over it; the view
+    /// does not change. False where a directory cannot be opaque and empty.
+    fn empty_of_marks(&self, root: &Writable, end: &End, old: &Arc<Node>) -> Sys<bool> {
+        let dir = self.upper_dir(&end.dir)?;
+        let handle = open_forced(dir.as_fd(), end.name.as_bytes(), libc::O_RDONLY | libc::O_DIRECTORY)?;
+        let marks = sys::dir::entries(handle.as_fd())?;
+        if marks.is_empty() {
+            return Ok(true);
+        }
+        if !root.features.xattr {
+            return Ok(false);
+        }
+        forced(handle.as_fd(), || layer::set_opaque(handle.as_fd()))?;
+        // What lies below is hidden as a whole now, and stays so should the rename fail.
+        self.fds.forget_all(old.id, old.place.read().lowers.len());
+        old.place.write().lowers = Arc::default();
+        for mark in marks {
+            forced(handle.as_fd(), || file::unlinkat(handle.as_fd(), &mark.name))?;
+        }
+        Ok(true)
+    }
+
+    /// For an empty directory that is in the way with its marks: the two change places, and it goes from there. Killed
+    /// in between, both are there still, exchanged.
+    fn swap_out(&self, root: &Writable, source: &End, target: &End) -> Sys<()> {
+        let (dir, to_dir) = (self.upper_dir(&source.dir)?, self.upper_dir(&target.dir)?);
+        let (name, to) = (source.name.as_bytes(), target.name.as_bytes());
+        let swap = || file::renameat(dir.as_fd(), name, to_dir.as_fd(), to, libc::RENAME_EXCHANGE);
+        swap()?;
+        let gone = match source.lower {
+            true => self.whiteout_over_dir(root, dir.as_fd(), name),
+            false => self.remove_upper_dir(root, dir.as_fd(), name),
+        };
+        gone.or_else(|e| swap().and(Err(e)))
     }
 
     fn exchange(&self, root: &Writable, source: &End, target: &End, node: &Arc<Node>) -> Sys<()> {

@@ -82,6 +82,10 @@ impl Union {
 
     /// The attributes of an object on disk as the merged view shows them.
     pub(crate) fn show(&self, node: &Node, mut attr: Attr) -> Attr {
+        // While a piece is filled in, the file's times are not what programs set.
+        if let Some(still) = self.partial_of(node).and_then(|p| p.attr().ok()) {
+            attr = still;
+        }
         // The kernel fixes the number of the mount's own root, but shows the `st_ino` that getattr gives.
         attr.ino = if node.id == super::ROOT_ID { node.ident.ino } else { node.id };
         let place = node.place.read();

@@ -7,6 +7,7 @@ use crate::base::{Error, Kind, RelPath, Result, quote};
 use crate::journal::{Journal, Op, Record};
 use crate::review::partial::{Moved, Part, apply_parts, check_parts};
 use crate::review::{self, Plan, Selection, Settled};
+use crate::session::NewBase;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is to be applied, by index into the set it was chosen from.
@@ -94,10 +95,6 @@ pub(super) fn question(set: &[Settled], choice: &Choice) -> Result<Option<String
 /// # Errors
 /// When something cannot be applied. Parts and whole changes are two steps; the sentence says if the first was taken.
 pub(super) fn carry_out(opened: &mut Opened, set: &[Settled], choice: Choice) -> Result<Outcome> {
-    if !choice.parts.is_empty() && opened.live.is_some() {
-        return Err(Error::failure("parts of files cannot be applied while the session is mounted")
-            .hint(format!("take it down first: sbx-fuse umount {}", opened.session.name)));
-    }
     let plan = plan_of(set, &choice.whole)?;
     let made = |(i, content): (usize, Vec<u8>)| Part { settled: &set[i], content };
     let parts: Vec<Part<'_>> = choice.parts.into_iter().map(made).collect();
@@ -117,8 +114,9 @@ pub(super) fn carry_out(opened: &mut Opened, set: &[Settled], choice: Choice) ->
     let mut said = Vec::new();
     if !parts.is_empty() {
         let count = parts.len();
-        let (report, moved) = apply_parts(&opened.roots, parts, &mut |_| {}, &mut review::NoFault)?;
-        note(opened, &moved)?;
+        let resting = opened.live.is_none();
+        let (report, moved) = apply_parts(&opened.roots, parts, resting, &mut |_| {}, &mut review::NoFault)?;
+        note(opened, moved, &mut said)?;
         said.extend(report.warnings.iter().map(|w| format!("warning: {w}")));
         said.push(match count {
             1 => "applied: a part of 1 file".into(),
@@ -148,7 +146,20 @@ const KEPT: usize = 128 << 10;
 
 /// Tells the journal what the session's files are based on now: what was applied of them left, what is there is a
 /// change of the new real file.
-fn note(opened: &Opened, moved: &[Moved]) -> Result<()> {
+fn note(opened: &mut Opened, moved: Vec<Moved>, said: &mut Vec<String>) -> Result<()> {
+    let Some(client) = &mut opened.live else { return note_resting(opened, &moved) };
+    for m in moved {
+        let file = NewBase { root: m.root, path: m.path, real: m.real, ino: m.ino, base: m.base };
+        if !client.based_on(&file)? {
+            let path = quote(&paths::shown(&opened.session, file.root, &file.path));
+            said.push(format!("{path} is another file in the session by now: see sbx-fuse status"));
+        }
+    }
+    Ok(())
+}
+
+/// The same in the journal of a session that rests.
+fn note_resting(opened: &Opened, moved: &[Moved]) -> Result<()> {
     let (journal, _) = Journal::open(&opened.session.journal_dir())?;
     for m in moved {
         let failed = |e| Error::on_path("note in the journal", m.path.as_bytes(), e);

@@ -526,8 +526,7 @@ mod tests {
         let start = Instant::now();
         let mut s = state((0..50_000).map(|i| (format!("d{:03}/e{:02}/file{i}", i % 500, i % 20), class(i))));
         let built = start.elapsed();
-        // Not the speed, which a busy machine decides, but that it does not grow with the square.
-        assert!(built < Duration::from_secs(120), "{built:?}");
+        assert!(built < Duration::from_secs(3), "{built:?}");
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
         let keys = "jjjkG gGkA azz?q/file49\nnnN".chars().cycle().take(400);
         let start = Instant::now();
@@ -538,6 +537,6 @@ mod tests {
         }
         let each = start.elapsed() / 400;
         eprintln!("50,000 changes: laid out in {built:?}, a key takes {each:?} with its drawing");
-        assert!(each < Duration::from_secs(3), "{each:?}");
+        assert!(each < Duration::from_millis(100), "{each:?}");
     }
 }
