@@ -95,7 +95,7 @@ pub fn after_a_reboot_everything_is_there() {
         "-c",
         &format!("python3 -c \"{WRITE}\"; echo up > up; sleep 1000"),
     ]);
-    until("it runs", || w.run(&["exec", "t", "--", "test", "-e", "up"]).0 == 0);
+    until("it runs", || w.has("t", "up"));
     let running = child.id().to_string();
     assert!(Command::new("kill").args(["-KILL", &pid(&w, "s"), &running]).status().unwrap().success());
     child.wait_with_output().unwrap();

@@ -27,9 +27,9 @@ pub fn from_new_to_rm() {
 pub fn several_commands_share_a_running_session() {
     let w = World::new();
     let first = w.start(&["run", "-s", "s", "--", "sh", "-c", &waiting("first")]);
-    until("the first runs", || w.run(&["exec", "s", "--", "cat", "first"]).0 == 0);
+    until("the first runs", || w.has("s", "first"));
     let second = w.start(&["exec", "s", "--", "sh", "-c", &format!("{}; echo end > end", waiting("second"))]);
-    until("the second runs", || w.run(&["exec", "s", "--", "test", "-e", "second"]).0 == 0);
+    until("the second runs", || w.has("s", "second"));
     assert_eq!(w.state("s"), "running");
     // Of a shell that is just starting a program there are two for a moment.
     until("two shells are listed", || {
@@ -73,7 +73,7 @@ pub fn stop_ends_daemons_too() {
     let daemon = "setsid -f sh -c 'trap \"\" TERM HUP; echo 1 > up; while :; do sleep 0.05; echo >> alive; done'; \
                   sleep 1000";
     let child = w.start(&["run", "-s", "s", "--", "sh", "-c", daemon]);
-    until("the daemon runs", || w.run(&["exec", "s", "--", "test", "-e", "alive"]).0 == 0);
+    until("the daemon runs", || w.has("s", "alive"));
     until("it is listed", || w.ok(&["ps", "-s", "s"]).contains("sleep 1000"));
     assert!(w.json(&["ps", "-s", "s", "--json"]).as_array().unwrap().len() >= 3);
     w.ok(&["stop", "--grace", "1", "s"]);
@@ -113,7 +113,7 @@ pub fn a_renamed_session_keeps_what_it_has() {
     assert_eq!(w.ok(&["exec", "t", "cat", "new"]), "x\n");
     w.fails(2, &["rename", "s", "u"]);
     let child = w.start(&["exec", "t", "--", "sh", "-c", &waiting("up")]);
-    until("it runs", || w.run(&["exec", "t", "test", "-e", "up"]).0 == 0);
+    until("it runs", || w.has("t", "up"));
     w.fails(4, &["rename", "t", "u"]);
     w.ok(&["exec", "t", "touch", "stop"]);
     assert_eq!(said(&child.wait_with_output().unwrap()).0, 0);

@@ -94,6 +94,12 @@ impl World {
         row["state"].as_str().expect("a word").to_owned()
     }
 
+    /// Whether a command of the session has written something to `file`. Not asked by `exec`, which may come first and
+    /// would then serve the session, and wait for the command it was to wait for.
+    pub fn has(&self, name: &str, file: &str) -> bool {
+        std::fs::metadata(self.upper(name).join(file)).is_ok_and(|m| m.len() > 0)
+    }
+
     /// The upper of the first root.
     pub fn upper(&self, name: &str) -> PathBuf {
         self.at(&format!("home/.local/state/sbx-fuse/sessions/{name}/roots/0/upper"))

@@ -38,9 +38,10 @@ impl Union {
             let base = self.copy_up(&node, Content::Keep)?;
             let _tree = self.tree.read();
             let at = self.locate_upper(&node)?;
-            let stored = at.stat()?;
-            self.change_still(&node, || self.set_all(caller, &node, &at, set))
-                .inspect_err(|_| put_back(&node, &at, &stored))?;
+            self.change_still(&node, || {
+                let stored = at.stat()?;
+                self.set_all(caller, &node, &at, set).inspect_err(|_| put_back(&node, &at, &stored))
+            })?;
             // A size change sets the times itself and has its own record.
             if set.size.is_none() || set.perm.is_some() || set.uid.is_some() || set.gid.is_some() {
                 self.record_on(caller, &node, Op::SetAttr, base);
