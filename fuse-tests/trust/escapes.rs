@@ -53,7 +53,7 @@ fn a_directory_that_becomes_a_symlink_leads_nowhere() {
         ["dir", "dir2", "c", "opq", "opq/new", "added", "added/deep", "locked", "names", "gone", "todir"]
     {
         // Every few steps, another few for each name: all of them would take long.
-        for at in (name.len()..).step_by(13) {
+        for at in (name.len()..).step_by(29) {
             let w = full();
             let (outside, before) = outside();
             let (victim, aside) = (w.real(name), w.dir.path().join("aside"));
@@ -86,7 +86,7 @@ fn a_directory_that_becomes_a_symlink_leads_nowhere() {
 fn a_file_that_becomes_a_link_is_not_written_through() {
     for name in ["mod", "del", "old", "typed", "perm", "hard", "hard2", "times", "link", "swap1", "opq/keep"]
     {
-        for at in (name.len()..).step_by(11) {
+        for at in (name.len()..).step_by(41) {
             for hard in [true, false] {
                 let w = full();
                 let (outside, before) = outside();
