@@ -14,7 +14,6 @@ mod view;
 use ops::Op;
 use plain::Plain;
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 use sbx_fuse::journal;
 use sbx_fuse::layer::{LayerKind, WhiteoutForm};
 use sbx_fuse::review::{self, RootDirs, Settled};
@@ -168,8 +167,6 @@ fn config() -> ProptestConfig {
         cases: 3000,
         max_shrink_iters: 20_000,
         failure_persistence: None,
-        // The same cases every time.
-        rng_seed: RngSeed::Fixed(1),
         ..ProptestConfig::default()
     }
 }

@@ -162,7 +162,8 @@ proptest! {
         patch(&w.roots(), &w.settled(), false, &mut text).unwrap();
         let copy = w.dir.path().join("copy");
         copy_tree(&w.real(""), &copy);
-        if text.windows(4).any(|at| at == b"diff") {
+        // A change of times alone is a remark, and git takes no patch without a change.
+        if text.split(|&b| b == b'\n').any(|line| line.starts_with(b"diff ")) {
             fs::write(w.dir.path().join("d.patch"), &text).unwrap();
             let (ok, said) = run(&copy, "git", &["apply", "--whitespace=nowarn", "../d.patch"]);
             prop_assert!(ok, "{} {}", said, text.escape_ascii());

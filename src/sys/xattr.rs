@@ -16,11 +16,11 @@ pub fn get(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<Option<Vec<u8>>> {
 }
 
 fn get_path(path: &[u8], name: &[u8]) -> Sys<Option<Vec<u8>>> {
-    point()?;
     or_as_owner(value(path, name), || value(path, name))
 }
 
 fn value(path: &[u8], name: &[u8]) -> Sys<Option<Vec<u8>>> {
+    point()?;
     with_c(path, |p| {
         with_c(name, |n| {
             let mut buf = vec![0u8; 256];
@@ -51,7 +51,7 @@ pub fn get_strict(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<Vec<u8>> {
         with_c(name, |n| {
             let mut buf = vec![0u8; 256];
             loop {
-                // SAFETY: as in `get_path`.
+                // SAFETY: as in `value`.
                 match check_size(unsafe { libc::getxattr(p, n, buf.as_mut_ptr().cast(), buf.len()) }) {
                     Ok(len) => {
                         buf.truncate(len);
