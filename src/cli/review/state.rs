@@ -499,6 +499,17 @@ mod tests {
     }
 
     #[test]
+    fn a_search_typed_before_the_terminal_was_ours_ends_with_its_return() {
+        let mut s = state(["a", "lines"].iter().map(|p| ((*p).to_owned(), Class::Plain)));
+        for c in "/lin".chars() {
+            press(&mut s, KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE));
+        }
+        press(&mut s, KeyEvent::new(KeyCode::Char('j'), KeyModifiers::CONTROL));
+        assert!(matches!(s.over, Over::Nothing));
+        assert_eq!(labels(&s)[s.at], "0 lines");
+    }
+
+    #[test]
     fn risky_changes_stay_in_sight_whatever_is_closed() {
         let risk = Class::Risk(vec!["runs".into()]);
         let mut s = state(
