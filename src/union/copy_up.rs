@@ -45,6 +45,7 @@ impl Union {
 
     /// As [`Union::copy_up`], but returns what the lower object was only if it is this call that brought it up.
     pub(crate) fn bring(&self, node: &Arc<Node>, content: Content) -> Sys<Option<BaseId>> {
+        self.may_write(node)?;
         let base = self.bring_once(node, content)?;
         if let (Some(base), Some(_)) = (&base, &self.journal) {
             self.owed.note(node, base.clone());
