@@ -78,6 +78,8 @@ pub enum Op {
     },
     /// Walks the whole tree, so that everything is known.
     Walk,
+    /// What is copied block by block is made whole.
+    Complete,
     /// The kernel drops all its caches.
     Forget,
     /// The server ends and starts again.
@@ -138,6 +140,7 @@ pub fn working() -> impl Strategy<Value = Op> {
             .prop_map(|(which, offset, len)| Op::HeldWrite { which, offset, len }),
         1 => any::<u8>().prop_map(|which| Op::HeldRead { which }),
         1 => Just(Op::Walk),
+        1 => Just(Op::Complete),
         1 => Just(Op::Forget),
         1 => Just(Op::Remount),
     ]
