@@ -5,9 +5,6 @@ use crate::ops::{self, Op};
 use crate::plain::Plain;
 use crate::tree::differences;
 use crate::view::{Setup, View};
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use sbx_fuse::layer::{LayerKind, partial};
 use sbx_fuse::sys::fault;
 use std::fs;
@@ -23,29 +20,9 @@ const CHILD: &str = "SBX_FUSE_KILLED_CHILD";
 const SESSIONS: u64 = 40;
 const KILLS: u64 = 6;
 
-/// The real tree and the session of a seed: the same in the child and in its parent. Without what is several
-/// operations for the kernel, and without what only one of the two could tell after the death.
+/// What is one operation for a program and for the union alike.
 fn session(seed: u64) -> (Vec<Op>, Vec<Op>) {
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let mut some = |what: BoxedStrategy<Op>, n: usize| {
-        prop::collection::vec(what, n).new_tree(&mut runner).unwrap().current()
-    };
-    let (mut lower, mut work) = (some(ops::building().boxed(), 20), some(ops::working().boxed(), 40));
-    lower.retain(|op| !matches!(op, Op::Symlink { .. } | Op::Fifo { .. } | Op::Link { .. }));
-    let left_out = |op: &Op| {
-        matches!(
-            op,
-            Op::Link { .. }
-                | Op::Remove { .. }
-                | Op::Hold { .. }
-                | Op::HeldWrite { .. }
-                | Op::HeldRead { .. }
-        )
-    };
-    work.retain(|op| !left_out(op));
+    let (lower, mut work) = ops::session(seed, 20, 40);
     for op in &mut work {
         if let Op::Create { len, .. } = op {
             *len = 0;
@@ -90,25 +67,6 @@ fn killed_child() {
     fault::dying(call, || {
         run(&mut view, &lower, &work, |n| done.write_all_at(&n.to_le_bytes(), 0).unwrap());
     });
-}
-
-/// The paths that an operation is about.
-fn paths(op: &Op) -> Vec<String> {
-    match op {
-        Op::Create { at, .. }
-        | Op::Mkdir { at }
-        | Op::Symlink { at, .. }
-        | Op::Fifo { at }
-        | Op::Unlink { at }
-        | Op::Rmdir { at }
-        | Op::Write { at, .. }
-        | Op::Truncate { at, .. }
-        | Op::Chmod { at, .. }
-        | Op::SetXattr { at, .. }
-        | Op::RemoveXattr { at, .. } => vec![at.join("/")],
-        Op::Rename { from, to, .. } => vec![from.join("/"), to.join("/")],
-        _ => Vec::new(),
-    }
 }
 
 /// The directories of one session of `seed`; the plain directory and the real one have the same in them.
@@ -174,7 +132,7 @@ fn kill(seed: u64, call: u64) {
 
     let setup = setup(bed.tmp.path(), seed);
     recover(&setup);
-    let paths = paths(under_way);
+    let paths = ops::paths(under_way);
     let about = |path: &str| {
         paths.iter().any(|p| path == p || path.strip_prefix(p.as_str()).is_some_and(|r| r.starts_with('/')))
     };
