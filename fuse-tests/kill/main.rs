@@ -37,6 +37,7 @@ const KILLS: usize = 5;
 const BETWEEN: usize = 60;
 /// A file that is copied block by block, bytes.
 const LARGE: u64 = (8 << 20) + 5000;
+const PAGE: u32 = 4096;
 
 fn main() -> ExitCode {
     if let Some(code) = support::as_unprivileged(BUILT) {
@@ -130,18 +131,30 @@ fn is_gone(pid: Pid) -> bool {
     stat.map_or(true, |s| s.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])))
 }
 
-/// What a tree may be after `op`, the `n`-th, was cut off: the states between the requests that it makes.
+/// What a tree may be after `op`, the `n`-th, was cut off: the states between the requests that it makes, and between
+/// the pages of a write, which write(2) of the host goes through one by one (the server dies between two of them).
 fn after(plain: &mut Plain, n: usize, op: &Op) -> Vec<Tree> {
     let mut states = vec![plain.tree()];
-    if let Op::Create { at, .. } = op {
-        let made = plain.apply(n, &Op::Create { at: at.clone(), len: 0 });
-        states.push(plain.tree());
-        if made.is_ok() {
-            plain.apply(n, &Op::Unlink { at: at.clone() }).unwrap();
+    let (at, offset, len) = match op {
+        Op::Create { at, len } => {
+            if plain.apply(n, &Op::Create { at: at.clone(), len: 0 }).is_err() {
+                return states;
+            }
+            (at, 0, *len)
         }
-    }
-    drop(plain.apply(n, op));
+        Op::Write { at, offset, len } => (at, *offset, *len),
+        op => {
+            drop(plain.apply(n, op));
+            states.push(plain.tree());
+            return states;
+        }
+    };
     states.push(plain.tree());
+    let first = (offset / PAGE + 1) * PAGE;
+    for end in (first..offset + len).step_by(PAGE as usize).chain([offset + len]) {
+        drop(plain.apply(n, &Op::Write { at: at.clone(), offset, len: end - offset }));
+        states.push(plain.tree());
+    }
     states
 }
 
@@ -197,9 +210,8 @@ fn session(seed: u64) {
             panic!("{what}: neither not done, nor done: {wrong:#?}");
         };
         if state + 1 < states.len() {
-            // The plain directory did it; the session does it now.
-            if state > 0 {
-                let Op::Create { at, .. } = under_way else { unreachable!("only this has steps") };
+            // The plain directory has it whole; the session does it now.
+            if let (Op::Create { at, .. }, true) = (under_way, state > 0) {
                 std::fs::remove_file(view.dir.join(at.join("/"))).unwrap();
             }
             drop(Plain::new(view.dir.clone()).apply(next - 1, under_way));
