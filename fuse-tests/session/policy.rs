@@ -246,6 +246,22 @@ def key():
     return libc.syscall(250, 10, -3, b"user", b"sbx-fuse-test", 0)
 way("key of outside", key)
 way("ptrace init", lambda: libc.ptrace(16, 1, 0, 0))
+def refused(number, *args):
+    # Whatever else is wrong with the call: the filter says EPERM before the kernel looks.
+    return -1 if libc.syscall(ctypes.c_long(number), *args) == -1 and ctypes.get_errno() == 1 else 0
+for number in (425, 426, 427, 321, 298, 323, 1 << 30 | 425, 1 << 30 | 16):
+    way("call %d" % number, lambda: refused(number, 0, 0, 0, 0, 0))
+def old(number, first, second):
+    # As a program of 32 bits calls. In a process of its own, which dies where there is no such way.
+    import mmap
+    code = mmap.mmap(-1, 4096, prot=7)
+    code.write(b"\x53\x89\xf8\x89\xf3\x89\xd1\xcd\x80\x5b\xc3")
+    call = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int] * 3)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+    child = os.fork()
+    if not child: os._exit(0 if call(number, first, second) == -1 else 7)
+    return 0 if os.waitpid(child, 0)[1] >> 8 == 7 else -1
+for number, first, second in ((425, 0, 0), (357, 0, 0), (54, 0, 0x5412), (26, 16, 1)):
+    way("old call %d" % number, lambda: old(number, first, second))
 def uncover():
     # In namespaces of its own a program has all capabilities; what is mounted stays as it is.
     if libc.unshare(0x10000000 | 0x20000): return -1
