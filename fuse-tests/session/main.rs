@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         life::from_new_to_rm,
         life::several_commands_share_a_running_session,
         life::a_mounted_session_takes_commands,
+        life::a_mount_ends_although_another_namespace_has_a_copy,
         life::stop_ends_daemons_too,
         life::reset_hard_makes_a_session_as_new,
         life::states_are_told_with_reason_and_way_out,
