@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     }
     let trials = trials![
         confine::only_the_hosts_named_are_reached,
+        confine::abstract_sockets_of_the_host_are_none_of_the_network,
         confine::the_screen_is_reached_only_when_asked_for,
         confine::a_private_home_shows_the_persons_and_keeps_what_is_written,
         confine::a_reviewed_home_is_one_more_root,
