@@ -169,7 +169,7 @@ def markdown(results, figures):
         parts.append("## Mounts\n\n| | |\n|---|---|\n" + "\n".join(
             f"| {PEERS[p].title} | `{c}` |" if p != "native" else f"| native | {c} |" for p, c in results["commands"].items()))
         parts.append("## Steps\n\nThe lower tree is the kernel's source with a git repository whose index is fresh, and a big file. "
-                     "It is read once natively before each peer: \"fresh mount\" is cold for the mount, not for the disk. "
+                     "It is read natively before each fresh mount: \"fresh mount\" is cold for the mount, not for the disk. "
                      "Dirty pages are written back before each step.\n\n| step | name | command |\n|---|---|---|\n"
                      + "\n".join(f"| {s.label} | `{s.name}` | `{s.does}` |" for s in STEPS if s.name in results["steps"]))
     if figures:

@@ -48,6 +48,7 @@ class Context:
     sizes: Sizes
     env: dict
     remount: Callable[[], None]
+    warm: Callable[[], None]  # everything of the lower tree into the kernel's caches
     evidence: dict = field(default_factory=dict)  # step -> what must equal native's
 
     @property
@@ -121,9 +122,10 @@ def git_status(c, step):
 
 
 def cold(step):
-    """The same after a fresh mount."""
+    """The same after a fresh mount. Machines that reclaim idle memory have forgotten some of the lower tree by then."""
 
     def go(c, name):
+        c.warm()
         c.remount()
         return step(c, name)
 

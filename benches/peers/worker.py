@@ -99,7 +99,8 @@ def measure(job):
     env = environment(base)
     peer = PEERS[job["peer"]](base, job["programs"])
     peer.prepare()
-    context = Context(base, peer.view, job["programs"], Sizes.of(job["quick"]), env, lambda: None)
+    context = Context(base, peer.view, job["programs"], Sizes.of(job["quick"]), env, lambda: None,
+                      lambda: warm(base / "lower"))
     prepare.freshen(base / "lower/linux", env)
     warm(base / "lower")
     before = None if peer.name == "native" else listing(peer.lower)

@@ -38,12 +38,9 @@ fn age(w: &World, name: &str, hours: u32) {
 /// Tolerance: none, for the session's directory; an archive is added as `du` says.
 fn usage() {
     let w = World::new();
-    w.sbx(&[
-        "run", "-s", "a", "--", "sh", "-ec",
-        "head -c 3000000 /dev/urandom > big; truncate -s 1G hole; ln big big2; ln f3 f9; rm f1; echo x >> h1; \
-         for i in $(seq 300); do mkdir -p n/$((i % 7)); echo $i > n/$((i % 7))/$i; done",
-    ]);
-    w.sbx(&["run", "-s", "b", "--", "sh", "-c", "echo b > b"]);
+    w.bash("a", "head -c 3000000 /dev/urandom > big; truncate -s 1G hole; ln big big2; ln f3 f9; rm f1; echo x >> h1; \
+         for i in $(seq 300); do mkdir -p n/$((i % 7)); echo $i > n/$((i % 7))/$i; done");
+    w.bash("b", "echo b > b");
     let du = |path: &str| -> u64 {
         w.shell(&format!("du -s --block-size=1 ../state/sbx-fuse/{path} | cut -f1")).trim().parse().unwrap()
     };
@@ -96,8 +93,8 @@ fn order() {
 fn keeps() {
     let w = World::new();
     idle(&w, "idle", 10);
-    w.sbx(&["run", "-s", "work", "--", "sh", "-c", "echo more >> f1"]);
-    w.sbx(&["run", "-s", "packed", "--", "sh", "-c", "echo more >> f1"]);
+    w.bash("work", "echo more >> f1");
+    w.bash("packed", "echo more >> f1");
     w.sbx(&["archive", "packed"]);
     let mut busy = Busy::start(&w);
     // What cannot be brought below the total is told by the exit code.
@@ -150,7 +147,7 @@ fn ttl() {
         w.sbx(&["run", "-s", name, "--", "sh", "-c", "echo more >> f1"]);
         w.sbx(&["archive", name, "--ttl", ttl]);
     }
-    w.sbx(&["run", "-s", "away", "--", "sh", "-c", "echo more >> f1"]);
+    w.bash("away", "echo more >> f1");
     w.sbx(&["archive", "away", "--ttl", "1ns", "-o", "../away.tar.zst"]);
     // Without limits only what is past its time goes, also where a person put it.
     let v = json(&w, &["gc", "--json"]);

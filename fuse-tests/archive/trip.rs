@@ -37,7 +37,7 @@ echo q > unreadable; chmod 0 unreadable; mkdir closed; chmod 0500 closed; chmod 
 
 fn equal_to_the_byte() {
     let w = World::new();
-    w.sbx(&["run", "-s", "all", "--", "bash", "-ec", WORK]);
+    w.bash("all", WORK);
     // A file that may not be read is compared by the walk below, too.
     let open = |state: &str| {
         let at = w.session(state, "all").join("roots/0/upper/unreadable");
@@ -79,7 +79,7 @@ fn equal_to_the_byte() {
 
 fn life() {
     let w = World::new();
-    w.sbx(&["run", "-s", "s", "--", "sh", "-c", "echo more >> f1; head -c 300000 /dev/urandom > big"]);
+    w.bash("s", "echo more >> f1; head -c 300000 /dev/urandom > big");
     let before = w.read_session("state", "s");
     w.sbx(&["archive", "-s", "s"]);
     let left: Vec<_> =
@@ -122,7 +122,7 @@ fn life() {
 
 fn interrupted() {
     let w = World::new();
-    w.sbx(&["run", "-s", "s", "--", "sh", "-c", "echo more >> f1"]);
+    w.bash("s", "echo more >> f1");
     // As killed between the archive and the stub: the archive is in its place, the session, too.
     w.shell("cp -a ../state/sbx-fuse/sessions/s ../saved");
     w.sbx(&["archive", "s"]);
@@ -131,7 +131,7 @@ fn interrupted() {
     w.sbx(&["restore", "s"]);
     assert_eq!(w.sbx(&["changes", "-s", "s"]), "M f1\n");
     // Of another session it is not replaced.
-    w.sbx(&["run", "-s", "o", "--", "sh", "-c", "echo more >> f1"]);
+    w.bash("o", "echo more >> f1");
     w.sbx(&["archive", "o", "--ttl", "1h"]);
     w.shell("mv ../state/sbx-fuse/archives/o.tar.zst ../state/sbx-fuse/archives/s.tar.zst");
     assert!(w.fails(2, &["archive", "s"]).contains("is there already"));
@@ -147,7 +147,7 @@ fn is_archived(w: &World) -> bool {
 /// Killed after so many milliseconds, over and over; at the end the session is what it was.
 fn killed() {
     let w = World::new();
-    w.sbx(&["run", "-s", "s", "--", "sh", "-c", "head -c 20000000 /dev/urandom > big; echo more >> f1"]);
+    w.bash("s", "head -c 20000000 /dev/urandom > big; echo more >> f1");
     let before = w.read_session("state", "s");
     let (mut archives, mut restores) = (0, 0);
     let start = std::time::Instant::now();
@@ -179,7 +179,7 @@ fn killed() {
 
 fn lower() {
     let w = World::new();
-    w.sbx(&["run", "-s", "s", "--", "sh", "-c", "for i in 1 2 3 4; do echo more >> f$i; done"]);
+    w.bash("s", "for i in 1 2 3 4; do echo more >> f$i; done");
     let file = w.at("a.tar.zst");
     let file = file.to_str().unwrap();
     w.sbx(&["archive", "s", "-o", file]);
@@ -216,7 +216,7 @@ fn encrypted() {
     for (name, identity) in [("ours", &ours), ("other", &other)] {
         std::fs::write(w.at(name), identity.to_string().expose_secret()).unwrap();
     }
-    w.sbx(&["run", "-s", "s", "--", "sh", "-c", "echo secret >> f1"]);
+    w.bash("s", "echo secret >> f1");
     let before = w.read_session("state", "s");
     assert!(w.fails(2, &["archive", "s", "--recipient", "age1nonsense"]).contains("no age key"));
     assert!(w.fails(2, &["archive", "s", "--encrypt"]).contains("terminal"));
@@ -243,15 +243,7 @@ fn encrypted() {
 /// 300 MB of content within 96 MiB of address space beyond what the program is.
 fn memory() {
     let w = World::new();
-    w.sbx(&[
-        "run",
-        "-s",
-        "s",
-        "--",
-        "sh",
-        "-c",
-        "head -c 300000000 /dev/zero > big; for i in $(seq 2000); do : > n$i; done",
-    ]);
+    w.bash("s", "head -c 300000000 /dev/zero > big; for i in $(seq 2000); do : > n$i; done");
     let program = crate::support::product(crate::BUILT);
     let size = program.metadata().unwrap().len() / 1024 + 98_304;
     for command in ["archive", "restore"] {
@@ -263,15 +255,7 @@ fn memory() {
 /// The log of what was applied says what an undo or a recovery does to the real tree: it is trusted where it was written.
 fn undo() {
     let w = World::new();
-    w.sbx(&[
-        "run",
-        "-s",
-        "s",
-        "--",
-        "bash",
-        "-ec",
-        "echo more >> f1; rm f2; ln -sf f3 f4; mkfifo f5x; rm -r gone",
-    ]);
+    w.bash("s", "echo more >> f1; rm f2; ln -sf f3 f4; mkfifo f5x; rm -r gone");
     w.sbx(&["apply", "-s", "s", "-y"]);
     let file = w.at("copy.tar.zst");
     w.sbx(&["archive", "s", "-o", file.to_str().unwrap()]);

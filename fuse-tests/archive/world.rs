@@ -59,6 +59,11 @@ impl World {
         good(&self.on("state", args))
     }
 
+    /// Runs `script` in the session `name`.
+    pub fn bash(&self, name: &str, script: &str) {
+        self.sbx(&["run", "-s", name, "--", "bash", "-ec", script]);
+    }
+
     /// Runs the program, which must fail with `code`; its stderr.
     pub fn fails(&self, code: i32, args: &[&str]) -> String {
         let out = self.on("state", args);
@@ -104,7 +109,7 @@ impl World {
 
     /// A small session that is archived; the archive's bytes.
     pub fn small_archive(&self) -> Vec<u8> {
-        self.sbx(&["run", "-s", "small", "--", "sh", "-c", "echo more >> f1; rm f2; ln f3 f7; ln -s f1 l"]);
+        self.bash("small", "echo more >> f1; rm f2; ln f3 f7; ln -s f1 l");
         self.sbx(&["archive", "small"]);
         std::fs::read(self.archive("small")).expect("the archive can be read")
     }

@@ -89,6 +89,39 @@ pub fn only_the_hosts_named_are_reached() {
     assert!(w.fails(2, &["run", "--net=a:b", "true"]).contains("is not HOST or HOST:PORT"));
 }
 
+/// Connects to an abstract socket of its own and to the one named, and says which version of Landlock there is.
+const ABSTRACT: &str = r#"
+import ctypes, socket, sys
+libc = ctypes.CDLL(None)
+def reach(name):
+    try: socket.socket(socket.AF_UNIX).connect("\0" + name); return "reached"
+    except PermissionError: return "refused"
+own = socket.socket(socket.AF_UNIX); own.bind("\0" + sys.argv[1] + "-own"); own.listen()
+print(max(libc.syscall(444, None, 0, 1), 0), reach(sys.argv[1] + "-own"), reach(sys.argv[1]))
+"#;
+
+pub fn abstract_sockets_of_the_host_are_none_of_the_network() {
+    use std::os::linux::net::SocketAddrExt;
+    let w = World::new();
+    let name = format!("sbx-fuse-test-{}", std::process::id());
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let _server = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
+    let says = |args: &[&str]| {
+        let out = w.ok(args);
+        let (version, rest) = out.trim().split_once(' ').unwrap();
+        let scoped = version.parse::<u32>().unwrap() >= 6;
+        let want = if scoped { "reached refused" } else { "reached reached" };
+        assert_eq!(rest, want, "Landlock {version}");
+        if !scoped {
+            eprintln!("this kernel cannot keep abstract sockets out of reach: that was not tried");
+        }
+    };
+    says(&["run", "--rm", "--net", "--", "python3", "-c", ABSTRACT, &name]);
+    // A sandbox can still be made within, which has a view mounted.
+    let inner = "/dev/.sbx-fuse run --rm --net -- python3 -c \"$0\" \"$1\"";
+    says(&["run", "--rm", "--net", "--", "sh", "-c", inner, ABSTRACT, &name]);
+}
+
 pub fn the_screen_is_reached_only_when_asked_for() {
     let w = World::new();
     let socket = w.at("run/wayland-7");

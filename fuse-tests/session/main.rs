@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     }
     let trials = trials![
         confine::only_the_hosts_named_are_reached,
+        confine::abstract_sockets_of_the_host_are_none_of_the_network,
         confine::the_screen_is_reached_only_when_asked_for,
         confine::a_private_home_shows_the_persons_and_keeps_what_is_written,
         confine::a_reviewed_home_is_one_more_root,
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         life::from_new_to_rm,
         life::several_commands_share_a_running_session,
         life::a_mounted_session_takes_commands,
+        life::a_mount_ends_although_another_namespace_has_a_copy,
         life::stop_ends_daemons_too,
         life::reset_hard_makes_a_session_as_new,
         life::states_are_told_with_reason_and_way_out,

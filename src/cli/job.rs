@@ -39,7 +39,8 @@ const SERVICES: [&str; 8] = [
 /// How a command is confined.
 #[derive(Debug, Args)]
 pub(super) struct Confine {
-    /// Let the command use the network; with a list, only these hosts and ports, through a proxy
+    /// Let the command use the network, and with it the services of this machine itself; with a list, only these hosts
+    /// and ports, through a proxy
     #[arg(
         long,
         value_name = "HOST[:PORT],…",

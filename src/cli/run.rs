@@ -57,6 +57,8 @@ pub(super) struct InsideArgs {
     door: Option<i32>,
     #[arg(long)]
     host_loopback: bool,
+    #[arg(long)]
+    scoped: bool,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
@@ -64,6 +66,9 @@ pub(super) struct InsideArgs {
 /// The hidden command: becomes the command, or says why not with the exit code a shell gives.
 pub(super) fn inside(args: InsideArgs) -> Result<u8> {
     sandbox::tell_ready(args.ready);
+    if args.scoped {
+        sandbox::leave_abstract_sockets()?;
+    }
     let door = args.door.map(|fd| sandbox::Door { fd, host_loopback: args.host_loopback });
     let env = door.map_or_else(|| Ok(Vec::new()), sandbox::Door::open)?;
     // After the door's helper was started, which the limits are not meant for.

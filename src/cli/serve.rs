@@ -93,12 +93,17 @@ impl Unmounter {
     /// # Errors
     /// With errno `EBUSY` when it is in use.
     pub(super) fn unmount(&self) -> Result<()> {
-        match (self.way, self.server.upgrade()) {
-            (Way::Direct { .. }, Some(server)) => server.unmount(),
-            (Way::Direct { .. }, None) => Ok(()),
+        let server = self.server.upgrade();
+        match (self.way, &server) {
+            (Way::Direct { .. }, Some(server)) => server.unmount()?,
+            (Way::Direct { .. }, None) => {}
             // The server's own way with the helper is a lazy unmount, under which programs would lose their files.
-            (Way::Helper, _) => crate::session::unmount_by_helper(&self.mountpoint, false),
+            (Way::Helper, _) => crate::session::unmount_by_helper(&self.mountpoint, false)?,
         }
+        if let Some(server) = server {
+            server.is_taken_down();
+        }
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use parking_lot::RwLock;
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +18,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
+
+/// Whether requests are refused. Held for reading while a verb runs, so that who sets it knows that none does.
+pub(super) type Closed = RwLock<bool>;
 
 /// Bytes in one request from which on copying them is most of its cost.
 const HEAVY: u32 = 64 << 10;
@@ -31,15 +35,20 @@ thread_local! {
 pub(super) struct Adapter {
     union: Arc<Union>,
     pace: Arc<Pace>,
+    closed: Arc<Closed>,
 }
 
 impl Adapter {
-    pub fn new(union: Arc<Union>, pace: Arc<Pace>) -> Adapter {
-        Adapter { union, pace }
+    pub fn new(union: Arc<Union>, pace: Arc<Pace>, closed: Arc<Closed>) -> Adapter {
+        Adapter { union, pace, closed }
     }
 
     /// Runs a verb; a panic in it becomes `EIO` for this call, and the session is marked for a check.
     fn guard<T>(&self, verb: impl FnOnce(&Union) -> Sys<T>) -> Sys<T> {
+        let closed = self.closed.read();
+        if *closed {
+            return Err(Errno::ENOTCONN);
+        }
         catch_unwind(AssertUnwindSafe(|| verb(&self.union))).unwrap_or_else(|_| {
             self.union.mark_degraded();
             tracing::error!("a request failed by a defect of ours; 'sbx-fuse verify' will check the session");

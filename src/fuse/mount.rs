@@ -1,6 +1,6 @@
 //! Mounting a union, serving it, and taking it down.
 
-use super::adapter::Adapter;
+use super::adapter::{Adapter, Closed};
 use super::convert::KernelCaches;
 use super::helper;
 use super::pace::Pace;
@@ -14,6 +14,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a mount that was taken down is served for those who have a copy of it in their own mount namespace.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// By which way the mount is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +51,19 @@ pub struct Options {
 pub struct Server {
     mountpoint: PathBuf,
     how: How,
-    done: Arc<(Mutex<Option<Result<()>>>, Condvar)>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    state: Arc<(Mutex<State>, Condvar)>,
+    closed: Arc<Closed>,
+    thread: JoinHandle<()>,
+}
+
+/// How far serving has come.
+#[derive(Default)]
+struct State {
+    ended: bool,
+    /// Why it ended, until somebody asks.
+    error: Option<Error>,
+    /// When the mount was taken down.
+    taken_down: Option<Instant>,
 }
 
 /// Mounts `union` at `mountpoint` and serves it; when this returns, the mount answers.
@@ -69,13 +84,15 @@ pub fn mount(union: Arc<Union>, mountpoint: &Path, options: &Options) -> Result<
         How::Helper => helper::mount(mountpoint, options)?,
     };
     let pace = Arc::new(Pace::new());
-    let session = Session::from_fd(Adapter::new(union.clone(), pace.clone()), fd, SessionACL::All, config)
+    let closed = Arc::new(Closed::default());
+    let adapter = Adapter::new(union.clone(), pace.clone(), closed.clone());
+    let session = Session::from_fd(adapter, fd, SessionACL::All, config)
         .map_err(|e| Error::sys("greet the kernel over /dev/fuse", e))?;
     let spinner = pace.start()?;
     union.set_notify(Box::new(KernelCaches(session.notifier())));
     drop(union);
-    let done = Arc::new((Mutex::new(None), Condvar::new()));
-    let signal = done.clone();
+    let state = Arc::new((Mutex::new(State::default()), Condvar::new()));
+    let signal = state.clone();
     let thread = std::thread::Builder::new()
         .name("serve".into())
         .spawn(move || {
@@ -84,11 +101,12 @@ pub fn mount(union: Arc<Union>, mountpoint: &Path, options: &Options) -> Result<
             if spinner.is_some_and(|s| s.join().is_err()) {
                 ended = ended.and(Err(Error::failure("the pace ended by a defect of ours")));
             }
-            *signal.0.lock() = Some(ended);
+            let mut state = signal.0.lock();
+            (state.ended, state.error) = (true, ended.err());
             signal.1.notify_all();
         })
         .map_err(|e| Error::sys("start the serving thread", e))?;
-    Ok(Server { mountpoint: mountpoint.to_owned(), how: options.how, done, thread: Mutex::new(Some(thread)) })
+    Ok(Server { mountpoint: mountpoint.to_owned(), how: options.how, state, closed, thread })
 }
 
 fn mount_direct(mountpoint: &Path, options: &Options) -> Result<OwnedFd> {
@@ -116,16 +134,33 @@ fn mount_direct(mountpoint: &Path, options: &Options) -> Result<OwnedFd> {
 }
 
 impl Server {
-    /// Blocks until the mount is gone, by whatever means.
+    /// Blocks until the mount is gone, by whatever means; after [`Server::is_taken_down`], not much longer.
     ///
     /// # Errors
     /// When serving ended with an error.
     pub fn wait(&self) -> Result<()> {
-        let mut ended = self.done.0.lock();
-        while ended.is_none() {
-            self.done.1.wait(&mut ended);
+        let (state, changed) = &*self.state;
+        let mut state = state.lock();
+        loop {
+            if state.ended {
+                return state.error.take().map_or(Ok(()), Err);
+            }
+            match state.taken_down.map(|at| at + GRACE) {
+                None => changed.wait(&mut state),
+                Some(until) if Instant::now() < until => _ = changed.wait_until(&mut state, until),
+                Some(_) => break,
+            }
         }
-        ended.take().unwrap_or(Ok(()))
+        drop(state);
+        *self.closed.write() = true;
+        Ok(())
+    }
+
+    /// Tells that the mount was taken down while no program used it. A mount namespace that was made while it was there
+    /// (another sandbox's) may have a copy that does not go with it, and the kernel has requests as long as that lives.
+    pub fn is_taken_down(&self) {
+        self.state.0.lock().taken_down = Some(Instant::now());
+        self.state.1.notify_all();
     }
 
     /// Unmounts; requests under way are answered first.
@@ -142,16 +177,16 @@ impl Server {
         }
     }
 
-    /// Waits for the serving threads to end after the mount is gone.
+    /// Waits for the serving threads to end after the mount is gone. Where only a copy of it is left, they stay, and
+    /// answer `ENOTCONN`.
     ///
     /// # Errors
     /// When serving ended with an error, or a thread of ours panicked.
     pub fn join(self) -> Result<()> {
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread {
-            thread.join().map_err(|_| Error::failure("the serving thread ended by a defect of ours"))?;
+        self.wait()?;
+        if *self.closed.read() {
+            return Ok(());
         }
-        let ended = self.done.0.lock().take();
-        ended.unwrap_or(Ok(()))
+        self.thread.join().map_err(|_| Error::failure("the serving thread ended by a defect of ours"))
     }
 }

@@ -121,9 +121,14 @@ pub fn run(
         Net::Only(_) => Some(pair().map_err(told)?),
         Net::Off | Net::All => None,
     };
-    let door_inside = door
-        .as_ref()
-        .map(|(_, theirs)| inside::Door { fd: theirs.as_raw_fd(), host_loopback: spec.net.names_loopback() });
+    let way = match &door {
+        Some((_, theirs)) => {
+            inside::Way::By(inside::Door { fd: theirs.as_raw_fd(), host_loopback: spec.net.names_loopback() })
+        }
+        // The screen, if it may use it, can be an abstract socket.
+        None if spec.net == Net::All && spec.shared.is_empty() => inside::Way::Scoped,
+        None => inside::Way::AsItIs,
+    };
     let mut command = Command::new(bwrap);
     // Not by bwrap's --setenv and --unsetenv: process 1 of the sandbox, whose environment the command can read, would
     // have what bwrap itself was started with.
@@ -133,7 +138,7 @@ pub fn run(
         ready_in.as_raw_fd(),
         &restore,
         limits.each(),
-        door_inside,
+        way,
     ));
     limits.apply(&mut command).map_err(|e| Error::sys("limit the command", e))?;
     let mut child = inherited

@@ -16,13 +16,13 @@ pub const INSIDE: &str = "inside-sandbox";
 pub(super) const PLACE: &str = "/dev/.sbx-fuse";
 
 /// What bwrap executes: this step, which writes to the descriptor `ready` that the sandbox stands, sets the signals
-/// `restore` back to their default, takes the limits `each`, and becomes the command.
+/// `restore` back to their default, takes the limits `each`, goes the `way` to the network, and becomes the command.
 pub(super) fn argv(
     command: &[OsString],
     ready: i32,
     restore: &[i32],
     each: EachProcess,
-    door: Option<Door>,
+    way: Way,
 ) -> Vec<OsString> {
     let mut argv: Vec<OsString> = vec![PLACE.into(), INSIDE.into(), format!("--ready={ready}").into()];
     if !restore.is_empty() {
@@ -32,15 +32,30 @@ pub(super) fn argv(
     for (option, limit) in [("--memory", each.memory), ("--pids", each.pids)] {
         argv.extend(limit.map(|n| format!("{option}={n}").into()));
     }
-    if let Some(door) = door {
-        argv.push(format!("--door={}", door.fd).into());
-        if door.host_loopback {
-            argv.push("--host-loopback".into());
+    match way {
+        Way::AsItIs => {}
+        Way::Scoped => argv.push("--scoped".into()),
+        Way::By(door) => {
+            argv.push(format!("--door={}", door.fd).into());
+            if door.host_loopback {
+                argv.push("--host-loopback".into());
+            }
         }
     }
     argv.push("--".into());
     argv.extend(command.iter().cloned());
     argv
+}
+
+/// What this step does about the network.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    /// Nothing.
+    AsItIs,
+    /// Leaves the abstract Unix sockets of the host, whose network the command has, out of reach.
+    Scoped,
+    /// Opens a door to a proxy.
+    By(Door),
 }
 
 /// The way to a proxy outside.
@@ -76,6 +91,19 @@ pub fn tell_ready(ready: i32) {
     if let Err(e) = told {
         tracing::debug!("cannot tell that the sandbox stands: {e}");
     }
+}
+
+/// Leaves the abstract Unix sockets of the host out of reach, where the kernel can do that: a screen, a bus or a container
+/// service that listens there takes orders from whoever has the host's network, and is none of the network.
+///
+/// # Errors
+/// When the kernel could and does not.
+pub fn leave_abstract_sockets() -> Result<()> {
+    let told = |e| Error::sys("keep the command from abstract sockets of the host", e);
+    if !crate::sys::process::leave_abstract_sockets().map_err(told)? {
+        tracing::debug!("this kernel has no Landlock that knows of abstract sockets");
+    }
+    Ok(())
 }
 
 /// Becomes `command`, with the variables `env` and with the signals `restore` set to their default. Returns only when that fails: the exit code that

@@ -14,7 +14,7 @@ mod veil;
 pub use bwrap::{Bind, Spec, bwrap_missing};
 pub use child::{Events, Inherited, Outcome, run};
 pub use environment::EnvRules;
-pub use inside::{Door, INSIDE, exec, tell_ready};
+pub use inside::{Door, INSIDE, exec, leave_abstract_sockets, tell_ready};
 pub use limits::{EachProcess, Enforced, Limits, REMEDY as LIMITS_REMEDY, can_group};
 pub use namespaces::{Capability, Probe, Step, enter, join, probe, probe_here};
 pub use programs::find_program;
