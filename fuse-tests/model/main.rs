@@ -4,6 +4,8 @@
 
 #[cfg(debug_assertions)]
 mod faults;
+#[cfg(debug_assertions)]
+mod killed;
 mod ops;
 mod plain;
 #[cfg(debug_assertions)]
@@ -16,7 +18,7 @@ use plain::Plain;
 use proptest::prelude::*;
 use sbx_fuse::journal;
 use sbx_fuse::layer::{LayerKind, WhiteoutForm};
-use sbx_fuse::review::{self, RootDirs, Settled};
+use sbx_fuse::review::{self, Disagreement, RootDirs, Settled};
 use std::fs;
 use std::path::Path;
 use tree::{Tree, differences};
@@ -43,7 +45,7 @@ struct Both {
 }
 
 impl Both {
-    fn new(lower: &[Op], form: Option<WhiteoutForm>) -> Both {
+    fn new(lower: &[Op], form: Option<WhiteoutForm>, borrows: bool) -> Both {
         let tmp = place();
         let sub = |name: &str| {
             let path = tmp.path().join(name);
@@ -72,6 +74,7 @@ impl Both {
             journal: sub("journal"),
             lowers: vec![(real.dir.clone(), LayerKind::Plain)],
             features,
+            borrows,
         };
         Both { plain, view: View::new(setup), done: lower.len(), exact_links, tmp }
     }
@@ -97,12 +100,7 @@ impl Both {
     /// The journal tells the same changes as a scan of the upper.
     fn journal_agrees(&mut self) -> Result<(), TestCaseError> {
         self.view.stop();
-        let setup = &self.view.setup;
-        let dirs = RootDirs::open(&setup.lowers[0].0, &setup.upper, &setup.work, setup.features).unwrap();
-        let roots = [dirs];
-        let scanned = review::settle(&roots, &review::scan(&roots).unwrap()).unwrap();
-        let folded = review::settle(&roots, &journal::fold_dir(&setup.journal).unwrap().set).unwrap();
-        let differ = review::agree(&folded, &scanned);
+        let (folded, scanned, differ) = disagreements(&self.view.setup);
         let words = |set: &[Settled]| -> Vec<String> {
             set.iter().map(|s| format!("{:?} {} {:?}", s.change.what, s.change.path, s.change.from)).collect()
         };
@@ -124,6 +122,16 @@ impl Both {
         }
         self.view = View::new(setup);
     }
+}
+
+/// What the journal of a session that is not served tells, what a scan of its upper finds, and where they disagree.
+fn disagreements(setup: &Setup) -> (Vec<Settled>, Vec<Settled>, Vec<Disagreement>) {
+    let dirs = RootDirs::open(&setup.lowers[0].0, &setup.upper, &setup.work, setup.features).unwrap();
+    let roots = [dirs];
+    let scanned = review::settle(&roots, &review::scan(&roots).unwrap()).unwrap();
+    let folded = review::settle(&roots, &journal::fold_dir(&setup.journal).unwrap().set).unwrap();
+    let differ = review::agree(&folded, &scanned);
+    (folded, scanned, differ)
 }
 
 /// Everything that must not change in the real tree.
@@ -148,8 +156,13 @@ fn fingerprint(dir: &Path) -> Vec<String> {
     all
 }
 
-fn session(lower: &[Op], work: &[Op], form: Option<WhiteoutForm>) -> Result<(), TestCaseError> {
-    let mut both = Both::new(lower, form);
+fn session(
+    lower: &[Op],
+    work: &[Op],
+    form: Option<WhiteoutForm>,
+    borrows: bool,
+) -> Result<(), TestCaseError> {
+    let mut both = Both::new(lower, form, borrows);
     let real = both.tmp.path().join("lower");
     let before = fingerprint(&real);
     both.apply(work)?;
@@ -178,8 +191,9 @@ proptest! {
     fn a_session_does_what_a_plain_directory_does(
         lower in prop::collection::vec(ops::building(), 0..25),
         work in prop::collection::vec(ops::working(), 0..40),
+        borrows: bool,
     ) {
-        session(&lower, &work, None)?;
+        session(&lower, &work, None, borrows)?;
     }
 
     #[test]
@@ -187,7 +201,7 @@ proptest! {
         lower in prop::collection::vec(ops::building(), 0..25),
         work in prop::collection::vec(ops::working(), 0..40),
     ) {
-        session(&lower, &work, Some(WhiteoutForm::Prefix))?;
+        session(&lower, &work, Some(WhiteoutForm::Prefix), false)?;
     }
 
     /// A scan cannot follow what holds no xattr to where it moved, and the journal not a write to its other names: so
@@ -197,11 +211,12 @@ proptest! {
         lower in prop::collection::vec(ops::building(), 0..25),
         work in prop::collection::vec(ops::working(), 0..40),
         prefixed: bool,
+        borrows: bool,
     ) {
         let kept = |op: &Op| !matches!(op, Op::Symlink { .. } | Op::Fifo { .. } | Op::Link { .. });
         let lower: Vec<Op> = lower.into_iter().filter(kept).collect();
         let work: Vec<Op> = work.into_iter().filter(|op| !matches!(op, Op::Link { .. })).collect();
-        let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix));
+        let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), borrows);
         both.apply(&work)?;
         both.journal_agrees()?;
     }
@@ -214,7 +229,7 @@ proptest! {
         // The names of a lower hard link that the upper does not have follow the index, which stays behind.
         let unlinked = |ops: Vec<Op>| ops.into_iter().filter(|op| !matches!(op, Op::Link { .. })).collect();
         let (lower, work): (Vec<Op>, Vec<Vec<Op>>) = (unlinked(lower), work.into_iter().map(unlinked).collect());
-        let mut both = Both::new(&lower, None);
+        let mut both = Both::new(&lower, None, false);
         for (n, ops) in work.iter().enumerate() {
             both.apply(ops)?;
             both.agree("before the upper was frozen")?;
@@ -238,7 +253,7 @@ fn an_object_comes_back_to_its_path_while_its_directory_moves() {
     let lower = [Op::Mkdir { at: at("a") }, Op::Create { at: at("a/a"), len: 0 }];
     let work =
         [Op::Mkdir { at: at("c") }, mv("a/a", "c/a", ops::How::Replace), mv("c", "a", ops::How::Exchange)];
-    let mut both = Both::new(&lower, None);
+    let mut both = Both::new(&lower, None, false);
     both.apply(&work).unwrap();
     both.journal_agrees().unwrap();
 }
@@ -253,7 +268,7 @@ fn a_directory_that_replaced_a_real_one_is_removed() {
         mv("b", "a", ops::How::Replace),
         Op::Rmdir { at: at("a") },
     ];
-    let mut both = Both::new(&[Op::Mkdir { at: at("a") }], None);
+    let mut both = Both::new(&[Op::Mkdir { at: at("a") }], None, false);
     both.apply(&work).unwrap();
     both.journal_agrees().unwrap();
 }
@@ -263,13 +278,13 @@ fn a_write_to_one_name_of_a_link_changes_the_other() {
     let lower = [Op::Create { at: at("b"), len: 0 }];
     let work =
         [Op::Link { from: at("b"), to: at("a") }, Op::Forget, Op::Write { at: at("a"), offset: 0, len: 1 }];
-    let mut both = Both::new(&lower, None);
+    let mut both = Both::new(&lower, None, false);
     both.apply(&work).unwrap();
     both.journal_agrees().unwrap();
 }
 
 #[test]
 fn an_empty_session_is_the_real_tree() {
-    let mut both = Both::new(&[], None);
+    let mut both = Both::new(&[], None, false);
     assert_eq!(both.view.tree(), Tree::new());
 }

@@ -1,6 +1,9 @@
 //! Random operations on paths.
+#![allow(dead_code)] // each kind of tests uses some of it
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 /// A path of one to three names out of few, so that operations meet.
 pub type Path = Vec<&'static str>;
@@ -78,6 +81,8 @@ pub enum Op {
     },
     /// Walks the whole tree, so that everything is known.
     Walk,
+    /// What is copied block by block is made whole.
+    Complete,
     /// The kernel drops all its caches.
     Forget,
     /// The server ends and starts again.
@@ -138,9 +143,55 @@ pub fn working() -> impl Strategy<Value = Op> {
             .prop_map(|(which, offset, len)| Op::HeldWrite { which, offset, len }),
         1 => any::<u8>().prop_map(|which| Op::HeldRead { which }),
         1 => Just(Op::Walk),
+        1 => Just(Op::Complete),
         1 => Just(Op::Forget),
         1 => Just(Op::Remount),
     ]
+}
+
+/// The real tree and the session of a seed, the same each time, so many operations of each at most. Without what a scan
+/// or the journal is known not to follow, and without operations that are several for the kernel or leave something
+/// open.
+pub fn session(seed: u64, lower: usize, work: usize) -> (Vec<Op>, Vec<Op>) {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let mut some = |what: BoxedStrategy<Op>, n: usize| {
+        prop::collection::vec(what, n).new_tree(&mut runner).unwrap().current()
+    };
+    let (mut lower, mut work) = (some(building().boxed(), lower), some(working().boxed(), work));
+    lower.retain(|op| !matches!(op, Op::Symlink { .. } | Op::Fifo { .. } | Op::Link { .. }));
+    work.retain(|op| {
+        !matches!(
+            op,
+            Op::Link { .. }
+                | Op::Remove { .. }
+                | Op::Hold { .. }
+                | Op::HeldWrite { .. }
+                | Op::HeldRead { .. }
+        )
+    });
+    (lower, work)
+}
+
+/// The paths that an operation is about.
+pub fn paths(op: &Op) -> Vec<String> {
+    match op {
+        Op::Create { at, .. }
+        | Op::Mkdir { at }
+        | Op::Symlink { at, .. }
+        | Op::Fifo { at }
+        | Op::Unlink { at }
+        | Op::Rmdir { at }
+        | Op::Write { at, .. }
+        | Op::Truncate { at, .. }
+        | Op::Chmod { at, .. }
+        | Op::SetXattr { at, .. }
+        | Op::RemoveXattr { at, .. } => vec![at.join("/")],
+        Op::Rename { from, to, .. } => vec![from.join("/"), to.join("/")],
+        _ => Vec::new(),
+    }
 }
 
 /// The bytes of the `n`-th write: both sides make the same.

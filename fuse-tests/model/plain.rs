@@ -97,7 +97,7 @@ impl Plain {
             }
             Op::HeldRead { which } => return read_all(pick(&self.held, *which)?),
             Op::Remount => self.held.clear(),
-            Op::Walk | Op::Forget => {}
+            Op::Walk | Op::Complete | Op::Forget => {}
         }
         Ok(Vec::new())
     }

@@ -37,6 +37,7 @@ fn line(text: &'static str) -> Op {
         "hold" => Op::Hold { at: path(1) },
         "write-held" => Op::HeldWrite { which: 0, offset: number(1), len: number(2) },
         "walk" => Op::Walk,
+        "complete" => Op::Complete,
         "forget" => Op::Forget,
         "remount" => Op::Remount,
         other => panic!("no operation {other}"),

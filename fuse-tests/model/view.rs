@@ -8,13 +8,16 @@ use sbx_fuse::base::{Attr, Errno, Kind, Name, SetAttr, Sys};
 use sbx_fuse::journal::Journal;
 use sbx_fuse::layer::{self, Features, LayerKind};
 use sbx_fuse::sys::file;
-use sbx_fuse::union::{Caller, Config, LayerConfig, NodeId, ROOT_ID, RootConfig, Union, UpperConfig};
+use sbx_fuse::union::{
+    BlockCopy, Caller, Config, LayerConfig, NodeId, ROOT_ID, RootConfig, Union, UpperConfig,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Where the parts of a session are, and what its file system is said to do.
 #[derive(Clone)]
@@ -25,6 +28,8 @@ pub struct Setup {
     /// Layers from the top, the real tree last.
     pub lowers: Vec<(PathBuf, LayerKind)>,
     pub features: Features,
+    /// Whether files of any size are copied block by block, and completed only when an operation says so.
+    pub borrows: bool,
 }
 
 pub struct View {
@@ -36,7 +41,8 @@ pub struct View {
     held: Vec<NodeId>,
 }
 
-fn open(path: &std::path::Path) -> OwnedFd {
+/// A handle of a directory.
+pub fn open(path: &std::path::Path) -> OwnedFd {
     file::open_path(path.as_os_str().as_bytes(), libc::O_PATH | libc::O_DIRECTORY).unwrap()
 }
 
@@ -80,7 +86,11 @@ impl View {
             multi_user: false,
             view: sbx_fuse::union::View::default(),
         };
-        self.union = Some(Union::new(config).unwrap());
+        let union = Union::new(config).unwrap();
+        if self.setup.borrows {
+            union.tune_block_copy(BlockCopy { from: 1, pause: Duration::from_secs(100_000) });
+        }
+        self.union = Some(union);
         self.journal = Some(journal);
     }
 
@@ -94,7 +104,11 @@ impl View {
     pub fn end(&mut self) -> bool {
         self.known.clear();
         self.held.clear();
-        let whole = self.union.take().is_none_or(|union| !union.is_degraded());
+        let whole = self.union.take().is_none_or(|union| {
+            let unfilled = union.complete();
+            assert!(unfilled.is_empty(), "{unfilled:?}");
+            !union.is_degraded()
+        });
         if let Some(journal) = self.journal.take()
             && whole
         {
@@ -252,6 +266,11 @@ impl View {
             }
             Op::HeldRead { which } => return self.read(*pick(&self.held, *which)?),
             Op::Walk => drop(self.tree()),
+            Op::Complete => {
+                if let Some(unfilled) = union.complete().first() {
+                    return Err(unfilled.why);
+                }
+            }
             Op::Forget => self.forget(),
             Op::Remount => self.remount(),
         }
@@ -390,7 +409,8 @@ impl View {
     pub fn leftovers(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.setup.work).unwrap();
         let names = entries.map(|e| e.unwrap().file_name().into_string().unwrap());
-        names.filter(|n| n != "index").collect()
+        // Files that borrow keep their notes.
+        names.filter(|n| n != "index" && n != "partial").collect()
     }
 }
 
