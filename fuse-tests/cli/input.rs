@@ -2,6 +2,7 @@
 
 use crate::same_as_before;
 use crate::world::World;
+use std::path::Path;
 use std::process::Stdio;
 
 #[test]
@@ -53,19 +54,15 @@ fn bash_completes_commands_options_and_sessions() {
     let text = w.sbx(&["completions", "bash"]).output().unwrap().stdout;
     std::fs::write(&script, text).unwrap();
     let asked = r#"set -e; bash -n "$1"; . "$1"; shift
-        complete -p sbx-fuse > /dev/null
+        asked=$(complete -p sbx-fuse); asked=${asked##*-F }; asked=${asked%% *}
         COMP_WORDS=(sbx-fuse "$@"); COMP_CWORD=$#
-        _sbx-fuse sbx-fuse "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+        $asked sbx-fuse "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}" || true
         echo "${COMPREPLY[*]}""#;
     // The script calls the program by its name.
-    let sbx = w.sbx(&[]);
-    let beside = std::path::Path::new(sbx.get_program()).parent().unwrap();
-    let path = format!("{}:/usr/bin:/bin", beside.to_str().unwrap());
+    let path = format!("{}:/usr/bin:/bin", crate::world::program().parent().unwrap().to_str().unwrap());
     let completes = |words: &[&str]| {
-        let mut bash = std::process::Command::new("bash");
-        bash.args(["--norc", "-c", asked, "-"]).arg(&script).args(words).env_clear();
-        bash.envs(sbx.get_envs().filter_map(|(k, v)| Some((k, v?)))).env("PATH", &path);
-        let out = bash.current_dir(w.at("home")).output().unwrap();
+        let script = [&["--norc", "-c", asked, "-", script.to_str().unwrap()], words].concat();
+        let out = w.command(Path::new("/bin/bash"), &script).env("PATH", &path).output().unwrap();
         assert!(out.status.success() && out.stderr.is_empty(), "{words:?}: {}", out.stderr.escape_ascii());
         String::from_utf8(out.stdout).unwrap().trim().to_owned()
     };

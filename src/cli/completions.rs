@@ -53,6 +53,9 @@ fn bash(text: &str) -> String {
     let mut out = format!("_sbx_fuse_sessions() {{\n    {NAMES}\n}}\n\n");
     let labels: Vec<String> = takers().iter().map(|c| format!("sbx__fuse__subcmd__{c})")).collect();
     let (mut takes, mut session) = (false, false);
+    // clap_complete takes the two underscores that stand for our hyphen for a step to a subcommand, but only in labels:
+    // no subcommand would be found.
+    let text = text.replace("sbx__subcmd__fuse", "sbx__fuse");
     for line in text.lines() {
         let word = line.trim();
         let line = match word {
