@@ -2,6 +2,7 @@
 
 use crate::same_as_before;
 use crate::world::World;
+use std::path::Path;
 use std::process::Stdio;
 
 #[test]
@@ -28,10 +29,52 @@ fn the_reference_is_a_snapshot() {
         "usage",
         "doctor",
         "completions",
+        "new",
+        "exec",
+        "shell",
+        "show",
+        "ps",
+        "stop",
+        "reset",
+        "rename",
     ] {
         w.run(&[command, "--help"]);
     }
     same_as_before!(w);
+}
+
+/// Asked as bash asks: the function named by `complete`, with the words in `COMP_WORDS`.
+#[test]
+fn bash_completes_commands_options_and_sessions() {
+    let w = World::new();
+    for name in ["alpha", "alps", "beta"] {
+        assert!(w.sbx(&["new", name]).output().unwrap().status.success());
+    }
+    let script = w.at("home/completions");
+    let text = w.sbx(&["completions", "bash"]).output().unwrap().stdout;
+    std::fs::write(&script, text).unwrap();
+    let asked = r#"set -e; bash -n "$1"; . "$1"; shift
+        asked=$(complete -p sbx-fuse); asked=${asked##*-F }; asked=${asked%% *}
+        COMP_WORDS=(sbx-fuse "$@"); COMP_CWORD=$#
+        $asked sbx-fuse "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}" || true
+        echo "${COMPREPLY[*]}""#;
+    // The script calls the program by its name.
+    let path = format!("{}:/usr/bin:/bin", crate::world::program().parent().unwrap().to_str().unwrap());
+    let completes = |words: &[&str]| {
+        let script = [&["--norc", "-c", asked, "-", script.to_str().unwrap()], words].concat();
+        let out = w.command(Path::new("/bin/bash"), &script).env("PATH", &path).output().unwrap();
+        assert!(out.status.success() && out.stderr.is_empty(), "{words:?}: {}", out.stderr.escape_ascii());
+        String::from_utf8(out.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(completes(&["arch"]), "archive");
+    assert_eq!(completes(&["gc", "--max"]), "--max-total");
+    assert_eq!(completes(&["stop", "al"]), "alpha alps");
+    assert_eq!(completes(&["diff", "-s", "b"]), "beta");
+    assert_eq!(completes(&["run", "--session", "alph"]), "alpha");
+    for taker in ["exec", "shell", "umount", "show", "reset", "rename", "rm", "archive", "restore"] {
+        assert_eq!(completes(&[taker, "alp"]), "alpha alps", "{taker}");
+    }
+    assert_eq!(completes(&["new", "alp"]), "", "a new one has a new name");
 }
 
 #[test]
