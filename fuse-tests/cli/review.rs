@@ -202,6 +202,30 @@ fn a_hunk_is_applied_while_the_session_is_in_use() {
     assert_eq!(w.read("home/project/lines.txt"), all);
 }
 
+/// A kill between the commit of a part and the note of it in the journal: the next command notes it.
+#[test]
+fn a_part_that_was_applied_by_a_command_that_died_is_no_conflict() {
+    let w = World::new();
+    w.write("home/project/lines.txt", &numbered(40));
+    w.quietly(&["run", "-s", "work", "--", "sh", "-ec", THREE]);
+    let twenty = numbered(40).replace("line 20\n", "TWENTY\n");
+    let stage = "home/.local/state/sbx-fuse/sessions/work/roots/0/work/.sbx-fuse.parts.tmp";
+    for (real, staged) in [(&numbered(40), &twenty), (&twenty, &twenty)] {
+        w.mkdir(stage);
+        w.write(&format!("{stage}/lines.txt"), staged);
+        w.write("home/project/lines.txt", real);
+        let out = w.sbx(&["diff", "-s", "work", "lines.txt"]).output().unwrap();
+        let (diff, said) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
+        assert_eq!((out.status.code(), diff.contains("+TWENTY")), (Some(0), real != staged), "{diff}{said}");
+        assert_eq!(said.contains("finished it"), real == staged, "{said}");
+        assert!(w.at(stage).symlink_metadata().is_err());
+    }
+    w.quietly(&["verify", "-s", "work"]);
+    w.quietly(&["apply", "-s", "work", "-y"]);
+    let all = twenty.replace("line 5\n", "FIVE\n").replace("line 35\n", "THIRTY-FIVE\n");
+    assert_eq!(w.read("home/project/lines.txt"), all);
+}
+
 #[test]
 fn marks_of_what_was_reviewed_outlive_the_review_but_not_a_change() {
     let w = World::new();

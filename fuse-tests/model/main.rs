@@ -258,6 +258,24 @@ fn an_object_comes_back_to_its_path_while_its_directory_moves() {
     both.journal_agrees().unwrap();
 }
 
+/// Its directory and another one of the real tree change places, and it ends where it was, in the other one.
+#[test]
+fn an_object_comes_to_its_path_in_another_directory_of_the_real_tree() {
+    for (object, new) in [
+        (Op::Mkdir { at: at("b/b") }, Op::Mkdir { at: at("b/b") }),
+        (Op::Create { at: at("b/b"), len: 3 }, Op::Create { at: at("b/b"), len: 4 }),
+    ] {
+        let lower = [Op::Mkdir { at: at("b") }, object, Op::Mkdir { at: at("c") }];
+        let there = mv("b/b", "c/b", ops::How::Replace);
+        let exchange = mv("c", "b", ops::How::Exchange);
+        for work in [vec![there.clone(), new, exchange.clone()], vec![there, exchange]] {
+            let mut both = Both::new(&lower, None, false);
+            both.apply(&work).unwrap();
+            both.journal_agrees().unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_directory_that_replaced_a_real_one_is_removed() {
     let work = [

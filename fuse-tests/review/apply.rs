@@ -193,7 +193,8 @@ fn a_failed_step_puts_everything_back() {
     fs::remove_file(w.real("a")).unwrap();
     fs::write(w.real("a"), "grown meanwhile").unwrap();
     let roots = w.roots();
-    let mut dropper = sbx_fuse::review::Offline::new(&roots, &w.scan(), sbx_fuse::review::Leave::Applied);
+    let scanned = w.scan();
+    let mut dropper = sbx_fuse::review::Offline::new(&roots, &scanned, sbx_fuse::review::Leave::Applied);
     let error = sbx_fuse::review::apply(&roots, &plan, &mut dropper, &mut |_| {}).unwrap_err();
     assert!(error.causes.is_empty(), "{error}");
     let mut expected = before;
@@ -209,7 +210,8 @@ fn an_object_that_changed_since_it_was_compared_is_refused() {
     let plan = w.plan(&[]);
     w.put("a", "22");
     let roots = w.roots();
-    let mut dropper = sbx_fuse::review::Offline::new(&roots, &w.scan(), sbx_fuse::review::Leave::Applied);
+    let scanned = w.scan();
+    let mut dropper = sbx_fuse::review::Offline::new(&roots, &scanned, sbx_fuse::review::Leave::Applied);
     let error = sbx_fuse::review::apply(&roots, &plan, &mut dropper, &mut |_| {}).unwrap_err();
     assert!(error.message.contains("changed in the session"), "{error}");
     assert_eq!(w.tree(), [""; 0]);
@@ -225,7 +227,8 @@ fn a_parent_that_became_a_symlink_is_never_followed() {
     fs::rename(w.real("d"), w.real("d.old")).unwrap();
     std::os::unix::fs::symlink(outside.path(), w.real("d")).unwrap();
     let roots = w.roots();
-    let mut dropper = sbx_fuse::review::Offline::new(&roots, &w.scan(), sbx_fuse::review::Leave::Applied);
+    let scanned = w.scan();
+    let mut dropper = sbx_fuse::review::Offline::new(&roots, &scanned, sbx_fuse::review::Leave::Applied);
     sbx_fuse::review::apply(&roots, &plan, &mut dropper, &mut |_| {}).unwrap_err();
     assert_eq!(crate::world::tree(outside.path()), ["f = outside"]);
     assert_eq!(w.tree().iter().filter(|l| l.contains("sbx-fuse")).count(), 0);
@@ -284,4 +287,14 @@ fn a_directory_that_may_not_be_written_takes_its_changes_and_its_mode() {
     for name in ["d", "r"] {
         fs::set_permissions(w.real(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
+}
+
+#[test]
+fn what_stays_at_its_path_while_directories_change_places_around_it() {
+    let w = World::new();
+    w.has("b/b/x", "1").has("c/y", "2");
+    w.redirect("b", "c").redirect("c", "b").redirect("b/b", "b/b").whiteout("c/b");
+    assert_eq!(w.changes(), ["R b < c", "R b/b < b/b", "R c < b"]);
+    w.apply(&[]);
+    assert_eq!(w.tree(), ["b/", "b/b/", "b/b/x = 1", "b/y = 2", "c/"]);
 }

@@ -10,7 +10,8 @@ fn try_discard(w: &World, paths: &[&str]) -> sbx_fuse::base::Result<()> {
         [] => Selection::All,
         some => Selection::Paths(some.iter().map(|p| (0, rel(p))).collect()),
     };
-    let mut dropper = Offline::new(&roots, &w.scan(), Leave::Discarded);
+    let scanned = w.scan();
+    let mut dropper = Offline::new(&roots, &scanned, Leave::Discarded);
     discard(&w.settled(), &selection, &mut dropper).map(drop)
 }
 
@@ -94,7 +95,8 @@ fn an_object_that_changed_again_is_not_dropped() {
     let w = World::new();
     w.put("f", "1");
     let roots = w.roots();
-    let mut dropper = Offline::new(&roots, &w.scan(), Leave::Discarded);
+    let scanned = w.scan();
+    let mut dropper = Offline::new(&roots, &scanned, Leave::Discarded);
     let seen = Seen { ino: 1, ctime: sbx_fuse::base::Time::default() };
     assert!(!dropper.drop(0, &rel("f"), Some(seen)).unwrap());
     assert_eq!(fs::read(w.upper("f")).unwrap(), b"1");

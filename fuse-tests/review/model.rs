@@ -264,7 +264,8 @@ fn discarding_everything_leaves_an_empty_upper() {
         let (w, ..) = session(seed);
         let (real, changes) = (w.tree(), w.changes());
         let roots = w.roots();
-        let mut dropper = Offline::new(&roots, &w.scan(), Leave::Discarded);
+        let scanned = w.scan();
+        let mut dropper = Offline::new(&roots, &scanned, Leave::Discarded);
         discard(&w.settled(), &Selection::All, &mut dropper).unwrap();
         assert_eq!(w.tree(), real, "seed {seed}");
         assert_eq!(w.changes(), [""; 0], "seed {seed}: {changes:#?}");
@@ -289,7 +290,8 @@ fn what_is_left_after_discarding_a_part_does_not_name_it() {
             .collect();
         let roots = w.roots();
         let changes = w.changes();
-        let mut dropper = Offline::new(&roots, &w.scan(), Leave::Discarded);
+        let scanned = w.scan();
+        let mut dropper = Offline::new(&roots, &scanned, Leave::Discarded);
         if discard(&settled, &selection, &mut dropper).is_ok() {
             let left: Vec<_> =
                 w.settled().iter().map(|s| (s.change.path.clone(), s.change.from.clone())).collect();
@@ -330,7 +332,8 @@ fn a_failure_at_any_step_leaves_the_real_tree_and_the_session_as_they_were() {
         let at = r.below(plan.steps.len() + 1);
         plan.steps.insert(at, Step::Remove { root: 0, path: rel("not there"), change: 0 });
         let roots = w.roots();
-        let mut dropper = Offline::new(&roots, &w.scan(), Leave::Applied);
+        let scanned = w.scan();
+        let mut dropper = Offline::new(&roots, &scanned, Leave::Applied);
         let error = apply(&roots, &plan, &mut dropper, &mut |_| {}).unwrap_err();
         assert!(error.causes.is_empty(), "seed {seed} at {at}: {error} {:#?}", plan.steps);
         assert_eq!(w.tree(), real, "seed {seed} at {at}: {:#?}", plan.steps);

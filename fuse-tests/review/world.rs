@@ -188,7 +188,8 @@ impl World {
     pub fn try_apply(&self, paths: &[&str]) -> sbx_fuse::base::Result<Report> {
         let roots = self.roots();
         let plan = self.plan(paths);
-        let mut dropper = Offline::new(&roots, &self.scan(), Leave::Applied);
+        let set = self.scan();
+        let mut dropper = Offline::new(&roots, &set, Leave::Applied);
         apply(&roots, &plan, &mut dropper, &mut |_| {})
     }
 

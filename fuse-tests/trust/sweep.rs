@@ -462,7 +462,7 @@ fn many_changes_are_applied_and_undone() {
 /// A part of a file: an error or a death at any step leaves the real file old or with the part, and the session's whole.
 #[test]
 fn a_part_of_a_file_is_applied_or_not() {
-    use sbx_fuse::review::partial::{Part, apply_parts};
+    use sbx_fuse::review::partial::{Part, apply_parts, clear_parts, has_parts, left_over};
     let mut applied = 0;
     for error in ERRORS {
         for end in 0.. {
@@ -477,6 +477,14 @@ fn a_part_of_a_file_is_applied_or_not() {
             let mut at = At::fails(end, error);
             let done = apply_parts(&w.roots(), vec![part], true, &mut |_| {}, &mut at);
             let context = format!("{error:?} at {end}");
+            // Until the journal is told, whoever comes next finds what was applied, and only that.
+            assert_eq!(has_parts(&w.roots()).unwrap(), done.is_ok(), "{context}");
+            let found = left_over(&w.roots(), &w.settled(), true).unwrap();
+            let bases = |moved: &[sbx_fuse::review::partial::Moved]| -> Vec<_> {
+                moved.iter().map(|m| (m.path.clone(), m.ino, m.base.clone())).collect()
+            };
+            assert_eq!(bases(&found), done.as_ref().map_or(vec![], |(_, moved)| bases(moved)), "{context}");
+            clear_parts(&w.roots()).unwrap();
             assert_nothing_left(&w, &context);
             assert_eq!(fs::read(w.upper("f")).unwrap(), b"one\n2\n3\n4\n5\n6\n7\n8\nnine\n", "{context}");
             match done {

@@ -131,6 +131,8 @@ pub(super) fn run(args: ApplyArgs) -> Result<u8> {
         output::note("nothing was applied");
         return Ok(ErrorKind::Failure.exit_code());
     }
+    // The plan has what of it is applied: memory goes with the number of changes.
+    drop(set);
     let report = carry_out(&mut opened, &plan, policy)?;
     tell(&opened.session, &what, &report);
     Ok(0)

@@ -95,13 +95,22 @@ impl Opened {
             let repaired = recover_live(&session, &mut client, &roots)?;
             output::notes(&repaired);
             let folded = journal::fold_dir(&session.journal_dir())?;
-            return Ok(Opened { session, live: Some(client), lock: None, folded, roots, repaired, rights });
+            let opened = Opened { session, live: Some(client), lock: None, folded, roots, repaired, rights };
+            return opened.finished();
         }
         let lock = session.lock()?;
         let roots = root_dirs(&session)?;
         let (folded, repaired) = settle_down(&mut session, &lock, &roots)?;
         output::notes(&repaired);
-        Ok(Opened { session, live: None, lock: Some(lock), folded, roots, repaired, rights })
+        let opened = Opened { session, live: None, lock: Some(lock), folded, roots, repaired, rights };
+        opened.finished()
+    }
+
+    fn finished(mut self) -> Result<Opened> {
+        let said = super::review::finish_parts(&mut self)?;
+        output::notes(&said);
+        self.repaired.extend(said);
+        Ok(self)
     }
 
     /// The lock of a session that rests.

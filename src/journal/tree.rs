@@ -458,9 +458,10 @@ impl Tree {
     }
 
     /// Whether what lives elsewhere is not a rename there: in the end it is at the path that it has in the real tree, in a
-    /// directory that is another one. Then its home has lost it.
+    /// directory that was made in the session. Then its home has lost it. (A directory of the real tree that was renamed to
+    /// there is another matter: both move, and one comes into the other.)
     fn is_back(&self, id: Id) -> bool {
-        self.lower(id).is_some_and(|lower| lower == self.path(id))
+        !self.has_lower(self.node(id).parent) && self.lower(id).is_some_and(|lower| lower == self.path(id))
     }
 
     /// Where a node is in the merged view.
@@ -487,8 +488,8 @@ impl Tree {
                 if beneath.as_ref() == Some(&from) {
                     return touched(root, path, node);
                 }
-                if from == path {
-                    // Back at its real path, but in a directory that is not the real one: what the real tree has
+                if from == path && !self.has_lower(dir) {
+                    // Back at its real path, but in a directory that the session made there: what the real tree has
                     // there stays, unless a comparison finds otherwise.
                     let back = change(root, path, What::Modified, node);
                     return Some(Change { content: true, meta: true, ..back });

@@ -17,7 +17,7 @@ pub struct Offline<'a> {
     /// Inode and ctime of files of which a name was removed here: that changed the ctime their other names have.
     relinked: BTreeMap<u64, (Time, Time)>,
     /// The changes that are still there.
-    left: BTreeMap<(u16, RelPath), Change>,
+    left: BTreeMap<(u16, RelPath), &'a Change>,
     /// Real paths of which a rename that is still there took the object, and where it is now.
     taken: BTreeMap<(u16, RelPath), RelPath>,
     /// The same real paths for all renames, also those that left.
@@ -28,7 +28,7 @@ pub struct Offline<'a> {
 
 impl<'a> Offline<'a> {
     /// A dropper for the session with `roots`, whose changes are `set`.
-    pub fn new(roots: &'a [RootDirs], set: &ChangeSet, why: Leave) -> Self {
+    pub fn new(roots: &'a [RootDirs], set: &'a ChangeSet, why: Leave) -> Self {
         let resolver = Resolver::new(&set.changes);
         let mut offline = Offline {
             roots,
@@ -40,12 +40,11 @@ impl<'a> Offline<'a> {
             old_places: BTreeMap::new(),
         };
         for c in &set.changes {
-            let key = (c.root, c.path.clone());
             if let Some(from) = c.from.as_ref().filter(|_| c.what == What::Renamed) {
                 offline.taken.insert((c.root, from.clone()), c.path.clone());
-                offline.old_places.insert(key.clone(), resolver.merged(c.root, from));
+                offline.old_places.insert((c.root, c.path.clone()), resolver.merged(c.root, from));
             }
-            offline.left.insert(key, c.clone());
+            offline.left.insert((c.root, c.path.clone()), c);
         }
         offline.ever_taken = offline.taken.keys().cloned().collect();
         offline
@@ -74,10 +73,10 @@ impl Dropper for Offline<'_> {
             return Ok(false);
         }
         let change = self.left.remove(&(root, path.clone()));
-        if let Some(from) = change.as_ref().and_then(|c| c.from.clone()) {
+        if let Some(from) = change.and_then(|c| c.from.clone()) {
             self.taken.remove(&(root, from));
         }
-        self.edit(dirs, path, change.as_ref()).map_err(failed)?;
+        self.edit(dirs, path, change).map_err(failed)?;
         if let Some(o) = &object {
             forget_index(dirs, o).map_err(failed)?;
         }

@@ -2,8 +2,8 @@
 //! file as it is then.
 //!
 //! The content that the choice makes is staged in an upper of its own beside the session's, and applied from there like
-//! any other change, whole or not at all. If that is killed half-way, the session still has all of its own file; only
-//! what it is based on is then the old real file, which the next application sees as a conflict, never overwrites.
+//! any other change, whole or not at all. What was staged stays until the journal was told what the session's file is
+//! based on from then on: if that is killed in between, the next command finds it and tells the journal.
 
 use super::conflict::Conflict;
 use super::discard::{Dropper, Seen};
@@ -14,6 +14,7 @@ use super::{Fault, Policy, Progress, Report, RootDirs, attrs, conflict, root_of}
 use crate::base::{Attr, BaseId, Change, ChangeSet, Errno, Error, Kind, RelPath, Result, Sys, What};
 use crate::layer::{self, Origin};
 use crate::sys::{data, file};
+use std::io::Read;
 use std::os::fd::AsFd;
 
 /// A changed file, and the content that the real one is to get.
@@ -41,7 +42,7 @@ pub struct Moved {
 }
 
 /// Where the content is staged, in a root's work directory.
-const STAGE: &[u8] = b".sbx-fuse.parts.tmp";
+const STAGE: &[u8] = crate::session::STAGED_PARTS;
 
 /// Nothing leaves the session: the rest of each file stays in it.
 struct Keep;
@@ -66,7 +67,7 @@ pub fn check_parts(
 }
 
 /// Gives the real files their parts, all of them or none, and with `resting` moves the session's files onto them: then
-/// its lock must be the caller's. Its journal is to be told what is returned.
+/// its lock must be the caller's. Its journal is to be told what is returned, then comes [`clear_parts`].
 ///
 /// # Errors
 /// When something cannot be staged or applied; the real files are then as they were.
@@ -82,10 +83,76 @@ pub fn apply_parts(
         shadows.push(shadow(dirs).map_err(|e| Error::sys("make a place for the parts", e))?);
     }
     let result = staged(roots, &shadows, parts, resting, progress, fault);
-    for dirs in roots.iter().filter(|d| shadows.iter().any(|s| s.root == d.root)) {
-        clear(dirs).map_err(|e| Error::sys("clear the place of the parts", e))?;
+    if result.is_err() {
+        clear_parts(roots)?;
     }
     result
+}
+
+/// Removes what was staged, once the journal knows.
+///
+/// # Errors
+/// As `unlinkat(2)`.
+pub fn clear_parts(roots: &[RootDirs]) -> Result<()> {
+    roots.iter().try_for_each(clear).map_err(|e| Error::sys("clear the place of the parts", e))
+}
+
+/// Whether something is staged: a command is at it, or was killed.
+///
+/// # Errors
+/// As `fstatat(2)`.
+pub fn has_parts(roots: &[RootDirs]) -> Result<bool> {
+    let there = |dirs: &RootDirs| Ok(objects::stat(dirs.work.as_fd(), &RelPath::new(STAGE)?)?.is_some());
+    let found = roots.iter().map(there).collect::<Sys<Vec<bool>>>();
+    Ok(found.map_err(|e| Error::sys("look for parts of files", e))?.contains(&true))
+}
+
+/// What of the staged parts the real files have, although the journal may not know: as [`apply_parts`] returns it. `set`
+/// is what the session has changed.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn left_over(roots: &[RootDirs], set: &[Settled], resting: bool) -> Result<Vec<Moved>> {
+    let mut moved = Vec::new();
+    for s in set.iter().filter(|s| s.content && s.change.kind == Kind::File && s.upper.is_some()) {
+        let Some(real) = s.real_path.clone().filter(|_| s.real.is_some_and(|r| r.kind == Kind::File)) else {
+            continue;
+        };
+        let dirs = root_of(roots, s.change.root)?;
+        let found = staged_in_real(dirs, &real).and_then(|content| {
+            let Some(content) = content else { return Ok(None) };
+            let part = Part { settled: s, content };
+            Ok(Some((rebase(dirs, &part, resting)?, part.content)))
+        });
+        let found = found.map_err(|e| Error::on_path("look for the part of", real.as_bytes(), e))?;
+        if let Some((base, content)) = found {
+            let (root, path) = (s.change.root, s.change.path.clone());
+            moved.push(Moved { root, path, real, ino: s.upper.map_or(0, |a| a.ino), base, content });
+        }
+    }
+    Ok(moved)
+}
+
+/// The staged content of the real file at `path`, if that has it.
+fn staged_in_real(dirs: &RootDirs, path: &RelPath) -> Sys<Option<Vec<u8>>> {
+    let find = |top, path: &RelPath| -> Sys<Option<Object>> {
+        match Object::find(top, path) {
+            Err(Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
+            other => Ok(other?.filter(|o| o.attr.kind == Kind::File)),
+        }
+    };
+    let Some(staged) = find(dirs.work.as_fd(), &RelPath::new(STAGE)?.join(path.as_bytes()))? else {
+        return Ok(None);
+    };
+    let real = find(dirs.real.as_fd(), path)?.filter(|real| real.attr.size == staged.attr.size);
+    let Some(real) = real else { return Ok(None) };
+    let read = |object: &Object| {
+        let mut bytes = Vec::new();
+        std::fs::File::from(object.readable()?).read_to_end(&mut bytes)?;
+        Sys::Ok(bytes)
+    };
+    let content = read(&staged)?;
+    Ok((read(&real)? == content).then_some(content))
 }
 
 fn staged(
@@ -150,7 +217,9 @@ fn clear(dirs: &RootDirs) -> Sys<()> {
     found.sort_by_key(|(path, _)| std::cmp::Reverse(path.as_bytes().len()));
     for (path, is_dir) in found.into_iter().chain([(top, true)]) {
         let (dir, name) = objects::open_parent(work, &path)?;
-        if is_dir { file::rmdirat(dir.as_fd(), name)? } else { file::unlinkat(dir.as_fd(), name)? }
+        let gone = if is_dir { file::rmdirat(dir.as_fd(), name) } else { file::unlinkat(dir.as_fd(), name) };
+        // Of two commands that find it both may clear it.
+        gone.or_else(|e| if e == Errno::ENOENT { Ok(()) } else { Err(e) })?;
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ pub use lock::{Holder, Lock, Role};
 pub use meta::{META_VERSION, Meta, PathBytes, RootMeta};
 pub use mounts::{Mounted, is_dead, mounted, unmount_by_helper, unmount_stale};
 pub use processes::{MARKER, Process, end_processes, processes};
-pub use recover::recover;
+pub use recover::{STAGED_PARTS, recover};
 pub use remove::remove_tree;
 pub use roots::{ChosenRoot, Home, add_home, choose as choose_roots};
 pub use rules::{Sources, from_command_line};

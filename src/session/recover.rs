@@ -13,7 +13,10 @@ use std::path::Path;
 
 /// What in a root's work directory belongs to the upper and stays: the index of hard links, and the notes on files that
 /// are not complete yet.
-const WORK_KEEPS: &[&[u8]] = &[b"index", partial::MARKERS];
+const WORK_KEEPS: &[&[u8]] = &[b"index", partial::MARKERS, STAGED_PARTS];
+
+/// In a root's work directory: parts of files that are being applied, until the journal knows of it.
+pub const STAGED_PARTS: &[u8] = b".sbx-fuse.parts.tmp";
 
 /// Takes away dead mounts and temporary files of a session whose lock is ours, completes files whose copying the death
 /// of the server interrupted, and says in sentences what it did.

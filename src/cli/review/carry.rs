@@ -5,7 +5,7 @@ use super::super::context::Opened;
 use super::super::paths;
 use crate::base::{Error, Kind, RelPath, Result, quote};
 use crate::journal::{Journal, Op, Record};
-use crate::review::partial::{Moved, Part, apply_parts, check_parts};
+use crate::review::partial::{Moved, Part, apply_parts, check_parts, clear_parts, has_parts, left_over};
 use crate::review::{self, Plan, Selection, Settled};
 use crate::session::NewBase;
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,6 +117,7 @@ pub(super) fn carry_out(opened: &mut Opened, set: &[Settled], choice: Choice) ->
         let resting = opened.live.is_none();
         let (report, moved) = apply_parts(&opened.roots, parts, resting, &mut |_| {}, &mut review::NoFault)?;
         note(opened, moved, &mut said)?;
+        clear_parts(&opened.roots)?;
         said.extend(report.warnings.iter().map(|w| format!("warning: {w}")));
         said.push(match count {
             1 => "applied: a part of 1 file".into(),
@@ -139,6 +140,31 @@ pub(super) fn carry_out(opened: &mut Opened, set: &[Settled], choice: Choice) ->
         said.push(format!("applied: {what}"));
     }
     Ok(Outcome::Done(said))
+}
+
+/// Tells the journal of parts that a command applied that was killed before it could. Costs next to nothing when there
+/// are none. The sentences say what was done.
+///
+/// # Errors
+/// When files cannot be read or the journal not be written; the next command tries again.
+pub(in crate::cli) fn finish_parts(opened: &mut Opened) -> Result<Vec<String>> {
+    if !has_parts(&opened.roots)? {
+        return Ok(Vec::new());
+    }
+    let resting = opened.live.is_none();
+    let moved = left_over(&opened.roots, &opened.settled()?, resting)?;
+    let count = moved.len();
+    let mut said = Vec::new();
+    if count > 0 {
+        note(opened, moved, &mut said)?;
+        opened.refold()?;
+        said.push("an application of parts of files was interrupted after its last step: finished it".into());
+    }
+    // In a session that others use, one of them may just be staging.
+    if resting || count > 0 {
+        clear_parts(&opened.roots)?;
+    }
+    Ok(said)
 }
 
 /// Largest content whose bytes are kept as the base of a later merge.

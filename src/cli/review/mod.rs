@@ -13,6 +13,7 @@ use super::{Which, paths};
 use crate::base::{Error, ErrorKind, Result, quote};
 use crate::review::select;
 use crate::review::{Marks, Settled};
+pub(super) use carry::finish_parts;
 use carry::{Choice, Outcome};
 use clap::Args;
 use crossterm::event::{self, Event, KeyEventKind};
