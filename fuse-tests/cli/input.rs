@@ -252,3 +252,31 @@ fn a_reader_that_goes_away_is_no_error() {
     let out = w.sbx(&["completions", "bash"]).stdout(full).output().unwrap();
     assert_eq!(out.status.code(), Some(1), "a full disk is one");
 }
+
+/// `..` in a path of the command line leads to no place outside of the roots.
+#[test]
+fn paths_that_lead_out_of_the_root_select_nothing() {
+    let w = World::new();
+    w.write("home/outside", "mine\n");
+    w.quietly(&[
+        "run",
+        "-s",
+        "work",
+        "--",
+        "sh",
+        "-ec",
+        "echo new > outside; mkdir dir/sub; echo 1 > dir/sub/x",
+    ]);
+    for command in [&["apply", "-y"][..], &["discard", "-y"], &["changes"], &["diff"], &["export", "--patch"]]
+    {
+        for path in ["../nowhere", "dir/../../nowhere", "../../../../../../etc/passwd", "/etc/passwd"] {
+            let out = w.sbx(&[command, &["-s", "work", path][..]].concat()).output().unwrap();
+            assert_eq!(out.status.code(), Some(2), "{command:?} {path}: {out:?}");
+        }
+    }
+    // Within the root it is a path like any other.
+    w.quietly(&["apply", "-s", "work", "-y", "dir/sub/../../../project/dir/sub"]);
+    assert_eq!(w.read("home/project/dir/sub/x"), "1\n");
+    assert_eq!(w.read("home/outside"), "mine\n");
+    assert_eq!(w.quietly(&["changes", "-s", "work"]), "A outside\n");
+}
