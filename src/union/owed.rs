@@ -23,23 +23,28 @@ pub(crate) struct Owed {
     count: AtomicUsize,
 }
 
-fn upper_key(node: &Node) -> Option<Key> {
-    if matches!(node.kind, Kind::File | Kind::Dir) {
-        return None;
-    }
+fn upper_key(node: &Node) -> Key {
     let (dev, ino) = node.place.read().copied.unwrap_or((node.ident.dev, node.ident.ino));
-    Some(Key::Upper(dev, ino))
+    Key::Upper(dev, ino)
 }
 
 impl Owed {
     /// Notes what a copy-up of `node` found.
     pub fn note(&self, node: &Node, base: BaseId) {
-        let upper = upper_key(node);
+        let upper = (!matches!(node.kind, Kind::File | Kind::Dir)).then(|| upper_key(node));
         let mut bases = self.bases.lock();
         if let Some(key) = upper {
             bases.insert(key, base.clone());
         }
         bases.insert(Key::Node(node.id), base);
+        self.count.store(bases.len(), Ordering::Release);
+    }
+
+    /// Notes what the directory `ino` of the upper stood for, which a verb that failed has made opaque: once the kernel
+    /// forgot it, nothing else says so.
+    pub fn note_opaque(&self, dev: u64, ino: u64, base: BaseId) {
+        let mut bases = self.bases.lock();
+        bases.insert(Key::Upper(dev, ino), base);
         self.count.store(bases.len(), Ordering::Release);
     }
 
@@ -51,7 +56,7 @@ impl Owed {
         let upper = upper_key(node);
         let bases = self.bases.lock();
         let known = bases.get(&Key::Node(node.id)).filter(|b| b.kind == node.kind && b.ino == node.ident.ino);
-        let again = || bases.get(&upper?).filter(|b| b.kind == node.kind);
+        let again = || bases.get(&upper).filter(|b| b.kind == node.kind);
         known.or_else(again).cloned()
     }
 
@@ -63,9 +68,7 @@ impl Owed {
         let upper = upper_key(node);
         let mut bases = self.bases.lock();
         bases.remove(&Key::Node(node.id));
-        if let Some(key) = upper {
-            bases.remove(&key);
-        }
+        bases.remove(&upper);
         self.count.store(bases.len(), Ordering::Release);
     }
 }

@@ -162,11 +162,15 @@ impl Union {
             }
             self.check_target(&target, &attr, flags)?;
             base2 = self.base_of_target(&target)?;
-            self.replace(root, &source, &target, &node)?;
+            self.replace(root, &source, &target, &node).inspect_err(|_| {
+                if let (Seen::Upper(attr), Some(base)) = (target.seen, &base2) {
+                    self.owed.note_opaque(attr.dev, attr.ino, base.clone());
+                }
+            })?;
         }
         from.0.touch_entries();
         to.0.touch_entries();
-        let other = target.node.as_ref().filter(|_| exchange);
+        let other = target.node.as_ref().filter(|n| exchange || n.place.read().gone);
         let op = if exchange { Op::Exchange } else { Op::Rename };
         let mut note = Note::new(op, node.root, from_path, node.kind).base(base);
         (note.path2, note.base2) = (Some(to_path), base2);
