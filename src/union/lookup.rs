@@ -233,8 +233,13 @@ impl Union {
             _ => self.merge_lowers(dir, name.as_bytes(), upper.is_some())?,
         };
         let lowers: Arc<[LowerDir]> = lowers.into();
-        let ident = Ident::of(dir.root, top.as_ref().unwrap_or(&attr));
+        let mut ident = Ident::of(dir.root, top.as_ref().unwrap_or(&attr));
         let link = Link { parent: dir.clone(), name: name.clone(), upper: upper.is_some() };
+        // What the session has in a directory stays at its path, whatever became of the real one.
+        ident.twin = self.nodes.find(&ident).is_some_and(|node| {
+            let place = node.place.read();
+            place.upper && (place.gone || place.links.first().is_some_and(|l| !l.is_at(&link)))
+        });
         let place = Place {
             links: smallvec![link.clone()],
             upper: upper.is_some(),
@@ -243,6 +248,7 @@ impl Union {
         };
         let (node, fresh) = self.nodes.intern(ident, |id| Node::new(id, dir.root, Kind::Dir, ident, place));
         if !fresh {
+            self.revive(&node, &link, top.as_ref().unwrap_or(&attr))?;
             self.note_dir_link(&node, link, lowers);
         }
         Ok((node, attr))
@@ -266,8 +272,7 @@ impl Union {
 
     /// A directory has one name only; what we knew may be stale when the real tree was rearranged.
     fn note_dir_link(&self, node: &Arc<Node>, link: Link, lowers: Arc<[LowerDir]>) {
-        let same_link =
-            |p: &Place| p.links.first().is_some_and(|l| l.name == link.name && l.parent.id == link.parent.id);
+        let same_link = |p: &Place| p.links.first().is_some_and(|l| l.is_at(&link));
         let place = node.place.read();
         if same_link(&place) && place.lowers == lowers || place.gone || place.links.is_empty() {
             return;
@@ -286,6 +291,7 @@ impl Union {
         place.lowers = lowers;
         drop(place);
         self.fds.forget_all(node.id, before);
+        node.touch_entries();
         self.unwatch(node);
     }
 
@@ -365,9 +371,35 @@ impl Union {
         let place = Place { links: smallvec![link.clone()], layer, ..Place::default() };
         let (node, fresh) = self.nodes.intern(ident, |id| Node::new(id, dir.root, attr.kind, ident, place));
         if !fresh {
+            self.revive(&node, &link, &attr)?;
             note_link(&node, link);
         }
         Ok((node, attr))
+    }
+
+    /// A lower object that lost its last name in the merged view has got another in the real tree. (That it was removed
+    /// only just now, after it was seen there, shows when one looks again: then the name is gone.)
+    fn revive(&self, node: &Arc<Node>, link: &Link, attr: &Attr) -> Sys<()> {
+        let gone = |p: &Place| !p.upper && (p.gone || (node.kind != Kind::Dir && p.links.is_empty()));
+        if !gone(&node.place.read()) {
+            return Ok(());
+        }
+        match self.see_all(&link.parent, link.name.as_bytes())? {
+            Seen::Lower(_, now) if (now.dev, now.ino) == (attr.dev, attr.ino) => {}
+            Seen::Upper(now) if now.kind == Kind::Dir && node.kind == Kind::Dir => {}
+            _ => return Ok(()),
+        }
+        let mut place = node.place.write();
+        if gone(&place) {
+            place.gone = false;
+            place.ghost = None;
+            place.nlink_adj = 0;
+            place.upper = link.upper;
+            place.links = smallvec![link.clone()];
+            drop(place);
+            node.touch_entries();
+        }
+        Ok(())
     }
 
     /// A lower name of an object that was copied up under another of its names.
@@ -418,6 +450,9 @@ impl Union {
             self.ensure_watched(dir);
         }
         let mut merge = Merge { union: self, root, merged: Vec::new(), top: None };
+        if redirect.is_some() {
+            self.redirected.store(true, Ordering::Release);
+        }
         let mut done = match redirect {
             Some(path) => return merge.below(0, &path).map(|()| (merge.merged, merge.top)),
             None => false,
