@@ -2,6 +2,7 @@
 
 use crate::same_as_before;
 use crate::world::World;
+use std::path::Path;
 use std::process::Stdio;
 
 #[test]
@@ -28,10 +29,52 @@ fn the_reference_is_a_snapshot() {
         "usage",
         "doctor",
         "completions",
+        "new",
+        "exec",
+        "shell",
+        "show",
+        "ps",
+        "stop",
+        "reset",
+        "rename",
     ] {
         w.run(&[command, "--help"]);
     }
     same_as_before!(w);
+}
+
+/// Asked as bash asks: the function named by `complete`, with the words in `COMP_WORDS`.
+#[test]
+fn bash_completes_commands_options_and_sessions() {
+    let w = World::new();
+    for name in ["alpha", "alps", "beta"] {
+        assert!(w.sbx(&["new", name]).output().unwrap().status.success());
+    }
+    let script = w.at("home/completions");
+    let text = w.sbx(&["completions", "bash"]).output().unwrap().stdout;
+    std::fs::write(&script, text).unwrap();
+    let asked = r#"set -e; bash -n "$1"; . "$1"; shift
+        asked=$(complete -p sbx-fuse); asked=${asked##*-F }; asked=${asked%% *}
+        COMP_WORDS=(sbx-fuse "$@"); COMP_CWORD=$#
+        $asked sbx-fuse "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}" || true
+        echo "${COMPREPLY[*]}""#;
+    // The script calls the program by its name.
+    let path = format!("{}:/usr/bin:/bin", crate::world::program().parent().unwrap().to_str().unwrap());
+    let completes = |words: &[&str]| {
+        let script = [&["--norc", "-c", asked, "-", script.to_str().unwrap()], words].concat();
+        let out = w.command(Path::new("/bin/bash"), &script).env("PATH", &path).output().unwrap();
+        assert!(out.status.success() && out.stderr.is_empty(), "{words:?}: {}", out.stderr.escape_ascii());
+        String::from_utf8(out.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(completes(&["arch"]), "archive");
+    assert_eq!(completes(&["gc", "--max"]), "--max-total");
+    assert_eq!(completes(&["stop", "al"]), "alpha alps");
+    assert_eq!(completes(&["diff", "-s", "b"]), "beta");
+    assert_eq!(completes(&["run", "--session", "alph"]), "alpha");
+    for taker in ["exec", "shell", "umount", "show", "reset", "rename", "rm", "archive", "restore"] {
+        assert_eq!(completes(&[taker, "alp"]), "alpha alps", "{taker}");
+    }
+    assert_eq!(completes(&["new", "alp"]), "", "a new one has a new name");
 }
 
 #[test]
@@ -208,4 +251,32 @@ fn a_reader_that_goes_away_is_no_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let out = w.sbx(&["completions", "bash"]).stdout(full).output().unwrap();
     assert_eq!(out.status.code(), Some(1), "a full disk is one");
+}
+
+/// `..` in a path of the command line leads to no place outside of the roots.
+#[test]
+fn paths_that_lead_out_of_the_root_select_nothing() {
+    let w = World::new();
+    w.write("home/outside", "mine\n");
+    w.quietly(&[
+        "run",
+        "-s",
+        "work",
+        "--",
+        "sh",
+        "-ec",
+        "echo new > outside; mkdir dir/sub; echo 1 > dir/sub/x",
+    ]);
+    for command in [&["apply", "-y"][..], &["discard", "-y"], &["changes"], &["diff"], &["export", "--patch"]]
+    {
+        for path in ["../nowhere", "dir/../../nowhere", "../../../../../../etc/passwd", "/etc/passwd"] {
+            let out = w.sbx(&[command, &["-s", "work", path][..]].concat()).output().unwrap();
+            assert_eq!(out.status.code(), Some(2), "{command:?} {path}: {out:?}");
+        }
+    }
+    // Within the root it is a path like any other.
+    w.quietly(&["apply", "-s", "work", "-y", "dir/sub/../../../project/dir/sub"]);
+    assert_eq!(w.read("home/project/dir/sub/x"), "1\n");
+    assert_eq!(w.read("home/outside"), "mine\n");
+    assert_eq!(w.quietly(&["changes", "-s", "work"]), "A outside\n");
 }

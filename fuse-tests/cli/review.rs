@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 struct Terminal {
     screen: Arc<Mutex<vt100::Parser>>,
     keys: std::fs::File,
-    child: Child,
+    child: Running,
 }
 
 impl Terminal {
@@ -30,7 +30,7 @@ impl Terminal {
         if !color {
             command.env("NO_COLOR", "1");
         }
-        let child = command.spawn().unwrap();
+        let child = Running(command.spawn().unwrap());
         drop(command);
         let screen = Arc::new(Mutex::new(vt100::Parser::new(24, 80, 0)));
         let (keys, theirs) = (std::fs::File::from(master.try_clone().unwrap()), screen.clone());
@@ -55,7 +55,7 @@ impl Terminal {
         let start = Instant::now();
         while !self.text().contains(text) {
             assert!(start.elapsed() < Duration::from_secs(120), "never shown: {text:?}\n{}", self.text());
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(5));
         }
         self
     }
@@ -68,7 +68,7 @@ impl Terminal {
         let want = stored.splitn(3, "---\n").nth(2).unwrap_or_default().trim_end();
         let start = Instant::now();
         while self.text().trim_end() != want && start.elapsed() < Duration::from_secs(60) {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(5));
         }
         insta::assert_snapshot!(name, self.text());
     }
@@ -79,7 +79,17 @@ impl Terminal {
     }
 
     fn ends(mut self) {
-        assert!(self.child.wait().unwrap().success(), "{}", self.text());
+        assert!(self.child.0.wait().unwrap().success(), "{}", self.text());
+    }
+}
+
+/// A command in the background, which a test that fails does not leave behind.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
     }
 }
 
@@ -158,9 +168,9 @@ fn a_hunk_is_applied_while_the_session_is_in_use() {
     let w = World::new();
     w.write("home/project/lines.txt", &numbered(40));
     let script = format!(
-        "{THREE}; echo > ready; until [ -e go ]; do sleep 0.02; done; cp lines.txt seen; sed -i s/FIVE/5/ lines.txt"
+        "{THREE}; echo > ready; until [ -e go ]; do sleep 0.02; done; cp lines.txt seen; sed -i s/^FIVE/5/ lines.txt"
     );
-    let mut running = w.sbx(&["run", "-s", "work", "--", "sh", "-ec", &script]).spawn().unwrap();
+    let mut running = Running(w.sbx(&["run", "-s", "work", "--", "sh", "-ec", &script]).spawn().unwrap());
     let upper = w.at("home/.local/state/sbx-fuse/sessions/work/roots/0/upper/ready");
     let start = Instant::now();
     while upper.symlink_metadata().is_err() {
@@ -168,7 +178,8 @@ fn a_hunk_is_applied_while_the_session_is_in_use() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let t = Terminal::start(&w, &["review", "-s", "work"], false);
-    t.press("/lines\r").shows("@@ -2,7 +2,7 @@").press("\t").shows("Tab tree").press("]] ").shows("x+TWENTY");
+    t.shows("q leave").press("/lines\r").shows("@@ -2,7 +2,7 @@");
+    t.press("\t").shows("Tab tree").press("] ").shows("x+TWENTY");
     t.press("a").shows("Apply a part of 1 file? [y/N]").press("y").shows("applied: a part of 1 file");
     t.press(" ").press("q");
     t.ends();
@@ -183,7 +194,7 @@ fn a_hunk_is_applied_while_the_session_is_in_use() {
     w.quietly(&["review", "-s", "work", "--hunk", "lines.txt:2"]);
     assert_eq!(w.read("home/project/lines.txt"), twenty.replace("line 35\n", "THIRTY-FIVE\n"));
     w.write("home/project/go", "");
-    assert!(running.wait().unwrap().success());
+    assert!(running.0.wait().unwrap().success());
     assert!(w.quietly(&["run", "-s", "work", "--", "cat", "seen"]).contains("FIVE\n"));
     w.quietly(&["verify", "-s", "work"]);
     w.quietly(&["apply", "-s", "work", "-y", "lines.txt"]);

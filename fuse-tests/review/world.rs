@@ -45,6 +45,21 @@ impl World {
         world
     }
 
+    /// Waits until what is changed from now on has a later time than all that was changed before: the file system's
+    /// clock has ticked.
+    pub fn tick(&self) {
+        let probe = self.dir.path().join("probe");
+        let now = || {
+            fs::write(&probe, "").unwrap();
+            let meta = fs::symlink_metadata(&probe).unwrap();
+            (meta.ctime(), meta.ctime_nsec())
+        };
+        let before = now();
+        while now() <= before {
+            std::thread::yield_now();
+        }
+    }
+
     pub fn real(&self, path: &str) -> PathBuf {
         self.dir.path().join("real").join(path)
     }

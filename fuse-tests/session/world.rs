@@ -125,7 +125,7 @@ pub fn said(out: &Output) -> (i32, String, String) {
 pub fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
-        assert!(start.elapsed() < Duration::from_secs(120), "not in time: {what}");
+        assert!(start.elapsed() < Duration::from_secs(300), "not in time: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

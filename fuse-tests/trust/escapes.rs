@@ -130,6 +130,65 @@ fn a_file_that_becomes_a_link_is_not_written_through() {
     }
 }
 
+/// A small session, so that something can be done before every single step: what is in `d` is written, made, moved,
+/// deleted, and becomes another type.
+fn small() -> World {
+    let w = World::within(place());
+    w.has("d/a", "1").has("d/b", "1").has("d/c", "1").has("d/f", "1").has("d/sub/f", "1");
+    w.copy_up("d/a", "d/a", Some("2")).whiteout("d/b").copy_up("d/x", "d/c", None).whiteout("d/c");
+    w.put("d/f", "-> a").copy_up("d/sub/f", "d/sub/f", Some("2")).put("d/new/f", "n").put("d/one", "n");
+    w
+}
+
+/// Before each step of an application a directory becomes a symlink that leads outside.
+#[test]
+fn a_symlink_in_the_place_of_a_directory_at_every_step() {
+    for name in ["d", "d/sub", "d/new"] {
+        for at in 0.. {
+            let w = small();
+            let (outside, before) = outside();
+            let (victim, aside) = (w.real(name), w.dir.path().join("aside"));
+            let acts = || {
+                if fs::symlink_metadata(&victim).is_ok() {
+                    fs::rename(&victim, &aside).unwrap();
+                }
+                if fs::symlink_metadata(victim.parent().unwrap()).is_ok() {
+                    symlink(outside.path(), &victim).unwrap();
+                }
+            };
+            let mut intruder = Intruder { seen: 0, at, acts: Box::new(acts) };
+            apply(&w, &mut intruder);
+            assert_eq!(crate::sweep::picture(outside.path(), true), before, "{name} at {at}");
+            if intruder.seen <= at {
+                assert!(at > 10, "only {at} steps");
+                break;
+            }
+        }
+    }
+}
+
+/// Before each step a file that is to be replaced, moved or removed becomes a fifo: nobody waits for its other end.
+#[test]
+fn a_fifo_in_the_place_of_a_file_at_every_step() {
+    for name in ["d/a", "d/b", "d/c", "d/f"] {
+        for at in (0..).step_by(3) {
+            let w = small();
+            let victim = w.real(name);
+            let acts = || {
+                if fs::symlink_metadata(&victim).is_ok_and(|m| !m.is_dir()) {
+                    fs::remove_file(&victim).unwrap();
+                    nix::unistd::mkfifo(&victim, nix::sys::stat::Mode::S_IRWXU).unwrap();
+                }
+            };
+            let mut intruder = Intruder { seen: 0, at, acts: Box::new(acts) };
+            apply(&w, &mut intruder);
+            if intruder.seen <= at {
+                break;
+            }
+        }
+    }
+}
+
 /// What a session may hold that is no ordinary file: applied as what it is, never opened as a file.
 #[test]
 fn fifos_huge_holes_and_odd_names_are_applied_as_they_are() {

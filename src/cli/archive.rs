@@ -92,10 +92,11 @@ fn now() -> u64 {
 fn new_passphrase() -> Result<String> {
     let text = passphrase("Passphrase for the archive: ")?;
     if text.is_empty() {
-        return Err(Error::usage("an empty passphrase protects nothing"));
+        return Err(Error::usage("an empty passphrase protects nothing")
+            .hint("give one, or encrypt for a key: --recipient age1…"));
     }
     if passphrase("The same once more: ")? != text {
-        return Err(Error::usage("the two passphrases differ"));
+        return Err(Error::usage("the two passphrases differ").hint("start again"));
     }
     Ok(text)
 }

@@ -232,7 +232,13 @@ fn bwrap() -> Check {
         }
         Ok(out) => {
             let said = quote(out.stderr.split(|&b| b == b'\n').next().unwrap_or_default());
-            Check::fail(NAME, format!("cannot make a sandbox: {said}"), mounting::namespace_remedy())
+            // A container's /proc has parts covered, and the kernel then lets nobody mount another one.
+            let remedy = if said.contains("mount proc") {
+                "start the container with --security-opt unmask=ALL   (docker: systempaths=unconfined)".into()
+            } else {
+                mounting::namespace_remedy()
+            };
+            Check::fail(NAME, format!("cannot make a sandbox: {said}"), remedy)
         }
         Err(e) => Check::fail(NAME, format!("cannot be started: {}", Errno::from(e)), "install it anew"),
     }

@@ -378,7 +378,10 @@ fn environment(
     for word in &confine.env {
         let bytes = word.as_bytes();
         match bytes.iter().position(|&b| b == b'=') {
-            Some(0) => return Err(Error::usage(format!("--env {} names no variable", quote(bytes)))),
+            Some(0) => {
+                return Err(Error::usage(format!("--env {} names no variable", quote(bytes)))
+                    .hint("write --env KEY to let a variable through, --env KEY=VALUE to set it"));
+            }
             Some(at) => {
                 let (key, value) = (OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..]));
                 rules.set.push((key.to_owned(), value.to_owned()));

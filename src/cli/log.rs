@@ -90,7 +90,8 @@ pub(super) fn run(args: LogArgs) -> Result<u8> {
             return Ok(0);
         }
         if session.dir.symlink_metadata().is_err() {
-            return Err(Error::failure(format!("session {} was removed", session.name)));
+            return Err(Error::failure(format!("session {} was removed", session.name))
+                .hint("there is nothing more to follow"));
         }
         std::thread::sleep(LOOK_EVERY);
     }

@@ -115,7 +115,8 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
             return Err(dead());
         }
         let what = quote(mount.source.strip_prefix(b"sbx-fuse:").unwrap_or(&mount.source));
-        return Err(Error::usage(format!("session {what} is mounted at {} already", shown(path))));
+        return Err(Error::usage(format!("session {what} is mounted at {} already", shown(path)))
+            .hint(format!("take that down first: sbx-fuse umount {}; or {ELSEWHERE}", shown(path))));
     }
     let mut entries = std::fs::read_dir(&real).map_err(told)?;
     if entries.next().is_some() {
@@ -141,7 +142,8 @@ fn check_apart(session: &Session, mountpoint: &Path, state: &Path) -> Result<()>
     }
     let state = state.canonicalize().unwrap_or_else(|_| state.to_owned());
     if mountpoint.starts_with(&state) {
-        return Err(Error::usage(format!("the mount point {} lies among our own files", shown(mountpoint))));
+        return Err(Error::usage(format!("the mount point {} lies among our own files", shown(mountpoint)))
+            .hint(ELSEWHERE));
     }
     Ok(())
 }

@@ -102,7 +102,9 @@ pub(super) fn run(args: OverlayArgs) -> Result<u8> {
 
 fn serve(args: &OverlayArgs, mut options: Options, ready: &mut dyn FnMut()) -> Result<u8> {
     let Some(place) = args.places.last() else {
-        return Err(Error::usage("the mount point is missing"));
+        return Err(
+            Error::usage("the mount point is missing").hint("how it is called: sbx-fuse overlay --help")
+        );
     };
     let mountpoint = place.canonicalize().map_err(|e| Error::on_path("mount at", bytes(place), e))?;
     if options.upper.is_none() {
@@ -114,7 +116,13 @@ fn serve(args: &OverlayArgs, mut options: Options, ready: &mut dyn FnMut()) -> R
     std::env::set_current_dir("/").map_err(|e| Error::sys("go to /", e))?;
     let name = if is_drop_in(&std::env::args_os().collect::<Vec<_>>()) { DROP_IN } else { "sbx-fuse" };
     let source = args.places.split_last().and_then(|(_, before)| before.first()).map(|s| s.as_os_str());
-    let source = source.map(|s| s.to_str().ok_or_else(|| Error::usage("SOURCE must be text"))).transpose()?;
+    let source = source
+        .map(|s| {
+            s.to_str().ok_or_else(|| {
+                Error::usage("SOURCE must be text").hint("leave it out, or give any UTF-8 name")
+            })
+        })
+        .transpose()?;
     let how = fuse::Options {
         how: How::Direct,
         allow_other: options.allow_other,

@@ -66,7 +66,12 @@ pub(super) fn run(args: RestoreArgs) -> Result<u8> {
     if let Some(bar) = progress {
         bar.finish_and_clear();
     }
-    let restored = restored?;
+    let restored = restored.map_err(|e| match (e.kind, &e.hint) {
+        (ErrorKind::Failure, None) => {
+            e.hint("nothing was restored; copy the archive here again, or take another copy")
+        }
+        _ => e,
+    })?;
     said.extend(restored.said);
     output::notes(&said);
     let session = restored.session;
@@ -93,7 +98,8 @@ fn find_stub(store: &Store, what: &Path) -> Result<Option<Session>> {
         Some(Ok(session)) if session.archived.is_some() => return Ok(Some(session)),
         // A file of that name is meant, if there is one.
         Some(Ok(session)) if what.symlink_metadata().is_err() => {
-            return Err(Error::usage(format!("session {} is not archived", session.name)));
+            return Err(Error::usage(format!("session {} is not archived", session.name))
+                .hint(format!("it is there: sbx-fuse show {}", session.name)));
         }
         Some(Err(e)) if what.symlink_metadata().is_err() => return Err(e),
         _ => {}

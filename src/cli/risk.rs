@@ -29,7 +29,7 @@ pub(super) fn rules() -> Result<Rules> {
             Err(e) => {
                 let valid = e.utf8_error().valid_up_to();
                 let line = e.as_bytes().iter().take(valid).filter(|&&b| b == b'\n').count() + 1;
-                Err(Error::usage(format!("{shown}, line {line}: not UTF-8")))
+                Err(Error::usage(format!("{shown}, line {line}: not UTF-8")).hint("correct that line"))
             }
         },
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Rules::builtin(),

@@ -44,7 +44,8 @@ pub(super) fn run(args: UmountArgs) -> Result<u8> {
             let roots = context::root_dirs(&session)?;
             let said = context::settle_down(&mut session, &lock, &roots)?.1;
             if said.is_empty() {
-                return Err(Error::usage(format!("session {name} is not mounted")));
+                return Err(Error::usage(format!("session {name} is not mounted"))
+                    .hint("what is mounted: sbx-fuse ls"));
             }
             output::notes(&said);
         }

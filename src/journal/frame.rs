@@ -285,6 +285,34 @@ mod tests {
         ]
     }
 
+    /// A path in a record is never joined to a root as it is: one that would lead out is no path.
+    #[test]
+    fn a_record_with_a_path_that_leads_out_is_no_record() {
+        for (inside, out) in [("xx/b", "../b"), ("a/xx", "a/.."), ("xa/b", "/a/b"), ("axxb", "a//b")] {
+            let record = |second: &str| Record {
+                op: Op::Rename,
+                root: 0,
+                path: RelPath::new(inside.as_bytes()).unwrap(),
+                path2: Some(RelPath::new(second.as_bytes()).unwrap()),
+                kind: Kind::File,
+                base: None,
+                base2: None,
+                proc: 0,
+            };
+            for second in ["other", inside] {
+                let mut buf = Vec::new();
+                encode(&mut buf, &Entry::Record { seq: 1, time: 0, record: record(second) });
+                let len = u32::from_le_bytes(buf[..4].try_into().unwrap()) as usize;
+                let payload = &mut buf[PREFIX..PREFIX + len];
+                assert!(decode(payload).is_some());
+                let at = |p: &[u8]| p.windows(4).rposition(|w| w == inside.as_bytes()).unwrap();
+                let at = at(payload);
+                payload[at..at + 4].copy_from_slice(out.as_bytes());
+                assert!(decode(payload).is_none(), "{out}");
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn decode_inverts_encode(entry in entries()) {

@@ -289,7 +289,10 @@ impl Store {
 /// The absolute path of a file that need not be there, its directory's symlinks resolved.
 fn canonical(file: &Path) -> Result<PathBuf> {
     let shown = file.as_os_str().as_bytes();
-    let name = file.file_name().ok_or_else(|| Error::usage(format!("{} cannot be a file", quote(shown))))?;
+    let name = file.file_name().ok_or_else(|| {
+        Error::usage(format!("{} cannot be a file", quote(shown)))
+            .hint("name a file that is not there yet: -o FILE")
+    })?;
     let dir = match file.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
@@ -413,7 +416,8 @@ fn open_archive(path: &Path) -> Result<File> {
     let file =
         std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(told)?;
     if !file.metadata().map_err(told)?.is_file() {
-        return Err(Error::usage(format!("{} is not a file", quote(path.as_os_str().as_bytes()))));
+        return Err(Error::usage(format!("{} is not a file", quote(path.as_os_str().as_bytes())))
+            .hint("name the archive: sbx-fuse restore FILE"));
     }
     Ok(file)
 }
@@ -428,6 +432,11 @@ fn decoder<R: Read>(from: R) -> Result<zstd::stream::read::Decoder<'static, BufR
 trait ReadSeek: Read + Seek {}
 impl<T: Read + Seek> ReadSeek for T {}
 
+fn no_identities(what: &str, e: &dyn std::fmt::Display) -> Error {
+    Error::usage(format!("the file of age identities cannot be {what}: {e}"))
+        .hint("give --identity a file that `age-keygen` wrote")
+}
+
 /// Opens an archive, through age where it is encrypted.
 fn open_plain(path: &Path, key: &mut dyn FnMut(bool) -> Result<Key>) -> Result<(Box<dyn ReadSeek>, bool)> {
     let told = |e: std::io::Error| Error::on_path("read", path.as_os_str().as_bytes(), e);
@@ -438,16 +447,19 @@ fn open_plain(path: &Path, key: &mut dyn FnMut(bool) -> Result<Key>) -> Result<(
     if begin != AGE {
         return Ok((Box::new(file), false));
     }
-    let locked = |e: age::DecryptError| Error::failure(format!("the archive cannot be decrypted: {e}"));
+    let locked = |e: age::DecryptError| {
+        Error::failure(format!("the archive cannot be decrypted: {e}"))
+            .hint("give the passphrase, or the identity (--identity FILE), that it was made for")
+    };
     let decryptor = age::Decryptor::new_buffered(BufReader::new(file)).map_err(locked)?;
     let identities: Vec<Box<dyn age::Identity>> = match key(decryptor.is_scrypt())? {
         Key::Passphrase(text) => {
             vec![Box::new(age::scrypt::Identity::new(age::secrecy::SecretString::from(text)))]
         }
         Key::Identities(text) => age::IdentityFile::from_buffer(&text[..])
-            .map_err(|e| Error::usage(format!("the file of age identities cannot be read: {e}")))?
+            .map_err(|e| no_identities("read", &e))?
             .into_identities()
-            .map_err(|e| Error::usage(format!("the file of age identities cannot be used: {e}")))?,
+            .map_err(|e| no_identities("used", &e))?,
     };
     let plain = decryptor.decrypt(identities.iter().map(|i| &**i)).map_err(locked)?;
     Ok((Box::new(plain), true))

@@ -342,9 +342,9 @@ fn read(path: &Path) -> Result<Option<String>> {
         // A rule that cannot be read may be one that protects.
         Err(e) => return Err(Error::on_path("read the configuration", shown, e)),
     };
-    String::from_utf8(bytes)
-        .map(Some)
-        .map_err(|_| Error::usage(format!("the configuration {} is not UTF-8", quote(shown))))
+    String::from_utf8(bytes).map(Some).map_err(|_| {
+        Error::usage(format!("the configuration {} is not UTF-8", quote(shown))).hint("save it as UTF-8")
+    })
 }
 
 fn parse_at(text: &str, path: &Path) -> Result<Config> {

@@ -378,7 +378,7 @@ impl Client {
         write_line(&mut self.writer, request).map_err(told)?;
         let line = read_line(&mut self.reader)
             .map_err(told)?
-            .ok_or_else(|| Error::failure("the session's server hung up"))?;
+            .ok_or_else(|| lost("the session's server hung up".into()))?;
         understand(&line)
     }
 
@@ -486,10 +486,15 @@ impl Client {
     }
 }
 
+/// The error that there is no talking to a server: it has died, or is another version of this program.
+fn lost(what: String) -> Error {
+    Error::failure(what).hint("see whether it still runs, and end it if so: sbx-fuse ls; sbx-fuse stop NAME")
+}
+
 /// An answer, which is an error when it tells one.
 fn understand(line: &[u8]) -> Result<Answer> {
     let answer = serde_json::from_slice(line)
-        .map_err(|e| Error::failure(format!("the session's server answered with something unknown: {e}")))?;
+        .map_err(|e| lost(format!("the session's server answered with something unknown: {e}")))?;
     match answer {
         Answer::Error { exit, message, causes, hint } => {
             let kinds = [
@@ -507,7 +512,7 @@ fn understand(line: &[u8]) -> Result<Answer> {
 }
 
 fn unexpected(answer: &Answer) -> Error {
-    Error::failure(format!("the session's server answered with something else: {answer:?}"))
+    lost(format!("the session's server answered with something else: {answer:?}"))
 }
 
 /// `$XDG_RUNTIME_DIR/sbx-fuse`, made if need be; `None` where there is no such directory that is ours alone.

@@ -68,7 +68,8 @@ impl Lock {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(locked) => {
                     if !still_there(&locked, path) {
-                        return Err(Error::failure(format!("session {name} was removed meanwhile")));
+                        return Err(Error::failure(format!("session {name} was removed meanwhile"))
+                            .hint("what there is: sbx-fuse ls"));
                     }
                     let mut lock = Lock { file: locked };
                     lock.tell(&Holder { pid: std::process::id(), role, socket: None })?;

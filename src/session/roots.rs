@@ -40,7 +40,7 @@ pub fn choose(named: &[PathBuf], cwd: &Path, home: Option<&Path>, state: &Path) 
         roots.push(ChosenRoot { path, name, private: false });
     }
     if roots.len() > usize::from(u16::MAX) {
-        return Err(Error::usage("too many roots"));
+        return Err(Error::usage("too many roots").hint("name directories that hold several of them"));
     }
     Ok(roots)
 }
@@ -77,7 +77,9 @@ pub fn add_home(
     xdg: &[PathBuf],
     state: &Path,
 ) -> Result<()> {
-    let home = home.ok_or_else(|| Error::usage("--home needs HOME, which is not set"))?;
+    let home = home.ok_or_else(|| {
+        Error::usage("--home needs HOME, which is not set").hint("set HOME, or leave --home out")
+    })?;
     let state = state.canonicalize().unwrap_or_else(|_| state.to_owned());
     let elsewhere = if mode == Home::Private { xdg } else { &[] };
     for (i, named) in std::iter::once(home).chain(elsewhere.iter().map(PathBuf::as_path)).enumerate() {
@@ -98,7 +100,8 @@ pub fn add_home(
             None => {}
         }
         if path == Path::new("/") {
-            return Err(Error::usage("the home directory is /, which --home cannot take"));
+            return Err(Error::usage("the home directory is /, which --home cannot take")
+                .hint("leave --home out, or set HOME"));
         }
         check_place(&path, &state)?;
         let name = unique_name(&path, roots);
@@ -112,7 +115,8 @@ fn canonical(path: &Path) -> Result<PathBuf> {
     let real = path.canonicalize().map_err(|e| usage(Error::on_path("use the root", shown, e)))?;
     let meta = real.symlink_metadata().map_err(|e| usage(Error::on_path("use the root", shown, e)))?;
     if !meta.is_dir() {
-        return Err(Error::usage(format!("the root {} is not a directory", quote(shown))));
+        return Err(Error::usage(format!("the root {} is not a directory", quote(shown)))
+            .hint("name the directory that it lies in"));
     }
     Ok(real)
 }
@@ -145,6 +149,8 @@ fn holds_git(dir: &Path) -> bool {
     dir.join(".git").symlink_metadata().is_ok_and(|m| m.is_dir() || m.is_file())
 }
 
+const ANOTHER: &str = "name another directory: --root DIR";
+
 pub(super) fn check_place(path: &Path, state: &Path) -> Result<()> {
     let shown = quote(path.as_os_str().as_bytes());
     for kernels in ["/proc", "/sys", "/dev"] {
@@ -152,14 +158,16 @@ pub(super) fn check_place(path: &Path, state: &Path) -> Result<()> {
         if path.starts_with(kernels) && !path.starts_with("/dev/shm") {
             return Err(Error::usage(format!(
                 "the root {shown} lies in {kernels}, which holds no real files"
-            )));
+            ))
+            .hint(ANOTHER));
         }
     }
     if path.starts_with(state) {
         return Err(Error::usage(format!(
             "the root {shown} lies in {}, where sbx-fuse keeps its sessions",
             quote(state.as_os_str().as_bytes())
-        )));
+        ))
+        .hint(ANOTHER));
     }
     Ok(())
 }
@@ -172,7 +180,7 @@ pub(super) fn check_distinct(a: &Path, b: &Path) -> Result<()> {
 fn check_apart(a: &Path, b: &Path) -> Result<()> {
     let show = |p: &Path| quote(p.as_os_str().as_bytes());
     if a == b {
-        return Err(Error::usage(format!("the root {} is named twice", show(a))));
+        return Err(Error::usage(format!("the root {} is named twice", show(a))).hint("name it once"));
     }
     let (outer, inner) = if b.starts_with(a) {
         (a, b)

@@ -34,6 +34,10 @@ impl Union {
         };
         let node = self.known(&dir, &name, seen);
         let handle = self.handle_to_keep(&dir, &name, node.as_ref(), seen)?;
+        let base = match &node {
+            Some(node) if matches!(seen, Seen::Upper(_)) => self.untold(&dir, name.as_bytes(), node)?,
+            _ => matches!(seen, Seen::Lower(..)).then(|| BaseId::of(&attr)),
+        };
         let fewer = fewer_names(root, node.as_ref(), &dir, &name)?;
         if let Err(e) = self.hide(root, &dir, &name, seen) {
             fewer.undo(root);
@@ -43,8 +47,10 @@ impl Union {
             drop_name(root, node, &dir, &name, &attr, handle);
         }
         dir.touch_entries();
-        let base = matches!(seen, Seen::Lower(..)).then(|| BaseId::of(&attr));
         let path = self.path_in(&dir, name.as_bytes());
+        if let Some(node) = node.filter(|n| n.place.read().gone) {
+            self.owed.told(&node);
+        }
         self.record(caller, Note::new(Op::Unlink, dir.root, path, attr.kind).base(base));
         Ok(())
     }
@@ -69,14 +75,35 @@ impl Union {
             Seen::Upper(attr) | Seen::Lower(_, attr) => attr,
         };
         let (child, _) = self.instantiate(&dir, &name, seen)?;
-        let removed = self.remove_empty_dir(root, &dir, &name, &child, seen);
+        let base = match seen {
+            Seen::Upper(_) => self.untold(&dir, name.as_bytes(), &child),
+            _ => Ok(Some(BaseId::of(&attr))),
+        };
+        let removed = base.and_then(|base| {
+            self.remove_empty_dir(root, &dir, &name, &child, seen)?;
+            self.owed.told(&child);
+            Ok(base)
+        });
         self.forget(child.id, 1);
-        removed?;
+        let base = removed?;
         dir.touch_entries();
-        let base = matches!(seen, Seen::Lower(..)).then(|| BaseId::of(&attr));
         let path = self.path_in(&dir, name.as_bytes());
         self.record(caller, Note::new(Op::Rmdir, dir.root, path, Kind::Dir).base(base));
         Ok(())
+    }
+
+    /// What the lower object at `name` of `dir` is that `node` of the upper stands for, as far as the journal may not
+    /// know: a directory comes up without a record when something changes beneath it. `None` for another object.
+    pub(crate) fn untold(&self, dir: &Arc<Node>, name: &[u8], node: &Arc<Node>) -> Sys<Option<BaseId>> {
+        if self.journal.is_none() {
+            return Ok(None);
+        }
+        if let Some(base) = self.owed.get(node) {
+            return Ok(Some(base));
+        }
+        let lower = self.find_lower(dir, name)?.map(|(_, attr)| attr);
+        let same = lower.filter(|attr| attr.kind == node.kind && Ident::of(dir.root, attr) == node.ident);
+        Ok(same.map(|attr| BaseId::of(&attr)))
     }
 
     fn remove_empty_dir(

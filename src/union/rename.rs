@@ -195,7 +195,8 @@ impl Union {
 
     fn base_of_target(&self, target: &End) -> Sys<Option<BaseId>> {
         let Seen::Lower(k, attr) = target.seen else {
-            return Ok(None);
+            let node = target.node.as_ref().filter(|_| target.lower);
+            return node.map_or(Ok(None), |node| self.untold(&target.dir, target.name.as_bytes(), node));
         };
         let dir = self.lower_dir(&target.dir, k)?;
         Ok(Some(self.base_of(dir.as_fd(), target.name.as_bytes(), &attr)))

@@ -22,15 +22,21 @@ pub(super) fn press(state: &mut State, key: KeyEvent) -> Action {
     if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
         return Action::Quit;
     }
+    // What was typed before the terminal was ours had its Return turned into a line feed.
+    let code = match key.code {
+        KeyCode::Char('j' | 'm') if key.modifiers.contains(KeyModifiers::CONTROL) => KeyCode::Enter,
+        KeyCode::Char(_) if key.modifiers.contains(KeyModifiers::CONTROL) => return Action::Nothing,
+        code => code,
+    };
     match std::mem::replace(&mut state.over, Over::Nothing) {
         Over::Message(_) => Action::Nothing,
-        Over::Confirm(_) if matches!(key.code, KeyCode::Char('y' | 'Y')) => Action::Apply,
+        Over::Confirm(_) if matches!(code, KeyCode::Char('y' | 'Y')) => Action::Apply,
         Over::Confirm(_) => Action::Nothing,
         Over::Search(text) => {
-            search(state, text, key.code);
+            search(state, text, code);
             Action::Nothing
         }
-        Over::Nothing => plain(state, key.code),
+        Over::Nothing => plain(state, code),
     }
 }
 
