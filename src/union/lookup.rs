@@ -270,31 +270,6 @@ impl Union {
         Ident { root: dir.root, dev, ino: origin.base.ino, btime: origin.btime, twin: false }
     }
 
-    /// A directory has one name only; what we knew may be stale when the real tree was rearranged.
-    fn note_dir_link(&self, node: &Arc<Node>, link: Link, lowers: Arc<[LowerDir]>) {
-        let same_link = |p: &Place| p.links.first().is_some_and(|l| l.is_at(&link));
-        let place = node.place.read();
-        if same_link(&place) && place.lowers == lowers || place.gone || place.links.is_empty() {
-            return;
-        }
-        drop(place);
-        let mut place = node.place.write();
-        if place.gone || place.links.is_empty() {
-            return;
-        }
-        let before = place.lowers.len();
-        if !same_link(&place) {
-            // Moved in the real tree: what the upper had at the old name, if anything, is not it any more.
-            place.upper = link.upper;
-            place.links = smallvec![link];
-        }
-        place.lowers = lowers;
-        drop(place);
-        self.fds.forget_all(node.id, before);
-        node.touch_entries();
-        self.unwatch(node);
-    }
-
     fn instantiate_upper(&self, dir: &Arc<Node>, name: &Name, attr: &Attr) -> Sys<Arc<Node>> {
         let link = Link { parent: dir.clone(), name: name.clone(), upper: true };
         if let Some(node) = self.nodes.find_copied(attr.dev, attr.ino) {
@@ -375,31 +350,6 @@ impl Union {
             note_link(&node, link);
         }
         Ok((node, attr))
-    }
-
-    /// A lower object that lost its last name in the merged view has got another in the real tree. (That it was removed
-    /// only just now, after it was seen there, shows when one looks again: then the name is gone.)
-    fn revive(&self, node: &Arc<Node>, link: &Link, attr: &Attr) -> Sys<()> {
-        let gone = |p: &Place| !p.upper && (p.gone || (node.kind != Kind::Dir && p.links.is_empty()));
-        if !gone(&node.place.read()) {
-            return Ok(());
-        }
-        match self.see_all(&link.parent, link.name.as_bytes())? {
-            Seen::Lower(_, now) if (now.dev, now.ino) == (attr.dev, attr.ino) => {}
-            Seen::Upper(now) if now.kind == Kind::Dir && node.kind == Kind::Dir => {}
-            _ => return Ok(()),
-        }
-        let mut place = node.place.write();
-        if gone(&place) {
-            place.gone = false;
-            place.ghost = None;
-            place.nlink_adj = 0;
-            place.upper = link.upper;
-            place.links = smallvec![link.clone()];
-            drop(place);
-            node.touch_entries();
-        }
-        Ok(())
     }
 
     /// A lower name of an object that was copied up under another of its names.

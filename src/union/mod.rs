@@ -21,6 +21,7 @@ mod file;
 mod invalidate;
 mod link;
 mod lookup;
+mod moved;
 mod node;
 mod owed;
 mod partial;
