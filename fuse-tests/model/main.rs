@@ -6,6 +6,7 @@
 mod faults;
 #[cfg(debug_assertions)]
 mod killed;
+mod live;
 mod ops;
 mod plain;
 #[cfg(debug_assertions)]

@@ -4,7 +4,7 @@
 use super::Union;
 use super::lookup::open_deep;
 use super::node::{Ident, Node, NodeId};
-use crate::base::{Attr, Errno, Error, Result, Sys};
+use crate::base::{Attr, Errno, Error, Kind, Result, Sys};
 use crate::layer::LayerKind;
 use crate::sys::watch::{Event, Inotify};
 use parking_lot::Mutex;
@@ -43,6 +43,8 @@ pub(crate) struct Watcher {
     notify: OnceLock<Box<dyn Notify>>,
     /// Nodes found changed in directories without a watch; the thread drops their pages.
     found_changed: Mutex<Vec<NodeId>>,
+    /// Closed with the union, which ends the thread at once.
+    alive: OnceLock<std::io::PipeWriter>,
 }
 
 impl Watcher {
@@ -52,6 +54,7 @@ impl Watcher {
             watches: Mutex::default(),
             notify: OnceLock::new(),
             found_changed: Mutex::default(),
+            alive: OnceLock::new(),
         })
     }
 }
@@ -67,25 +70,30 @@ pub(crate) fn start(union: &Arc<Union>) -> Result<()> {
         .as_fd()
         .try_clone_to_owned()
         .map_err(|e| Error::sys("share the inotify descriptor", e))?;
+    let (ends, alive) =
+        std::io::pipe().map_err(|e| Error::sys("make a pipe for the invalidation thread", Errno::from(e)))?;
+    watcher.alive.get_or_init(|| alive);
     std::thread::Builder::new()
         .name("invalidate".into())
-        .spawn(move || watch_loop(&weak, &fd))
+        .spawn(move || watch_loop(&weak, &fd, &ends))
         .map(drop)
         .map_err(|e| Error::sys("start the invalidation thread", e))
 }
 
-fn watch_loop(union: &Weak<Union>, fd: &std::os::fd::OwnedFd) {
+fn watch_loop(union: &Weak<Union>, fd: &std::os::fd::OwnedFd, ends: &std::io::PipeReader) {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut again: Vec<Event> = Vec::new();
     loop {
         let wait = if again.is_empty() { Duration::from_millis(500) } else { AGAIN };
         let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::NONE);
-        let ready = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], timeout);
+        let mut fds =
+            [PollFd::new(fd.as_fd(), PollFlags::POLLIN), PollFd::new(ends.as_fd(), PollFlags::empty())];
+        let ready = poll(&mut fds, timeout).is_ok() && fds[0].any().unwrap_or(false);
         let Some(union) = union.upgrade() else {
             return;
         };
         let repeat = std::mem::take(&mut again);
-        if matches!(ready, Ok(n) if n > 0) {
+        if ready {
             match union.watcher.as_ref().map(|w| w.inotify.read()) {
                 Some(Ok(events)) => {
                     union.apply_events(&events);
@@ -233,6 +241,7 @@ impl Union {
         };
         let names =
             event.mask & (libc::IN_CREATE | libc::IN_DELETE | libc::IN_MOVED_FROM | libc::IN_MOVED_TO) != 0;
+        let is_dir = event.mask & libc::IN_ISDIR != 0;
         if names {
             dir.touch_entries();
         }
@@ -240,11 +249,18 @@ impl Union {
             notify.inode(id);
             return;
         }
-        if let Some(child) = self.lower_child(&dir, &event.name) {
-            if child.place.read().upper {
+        for child in self.lower_children(&dir, &event.name) {
+            let place = child.place.read();
+            let own = place.upper
+                && place.links.iter().any(|l| l.parent.id == id && l.name.as_bytes() == event.name);
+            drop(place);
+            if own && !is_dir {
                 return; // the session has its own copy, which does not move under it
             }
             notify.inode(child.id);
+        }
+        if names && is_dir {
+            self.lose_redirects(notify, &dir, &event.name);
         }
         if names {
             notify.entry(id, &event.name);
@@ -252,10 +268,44 @@ impl Union {
         }
     }
 
-    fn lower_child(&self, dir: &Arc<Node>, name: &[u8]) -> Option<Arc<Node>> {
+    /// A directory came to or went from `name` in the real directories of `dir`: what shows it, or something in it, at
+    /// another path must look again.
+    fn lose_redirects(&self, notify: &dyn Notify, dir: &Node, name: &[u8]) {
+        if !self.redirected.load(Ordering::Acquire) {
+            return;
+        }
+        let lowers = dir.place.read().lowers.clone();
+        let changed: Vec<_> = lowers.iter().map(|l| (l.layer, l.path.join(name))).collect();
+        let shows = |node: &Node| {
+            let place = node.place.read();
+            let mut pairs = place.lowers.iter().flat_map(|l| changed.iter().map(move |c| (l, c)));
+            node.root == dir.root
+                && pairs.any(|(l, (layer, path))| l.layer == *layer && l.path.starts_with(path))
+        };
+        for node in self.nodes.all().iter().filter(|n| n.kind == Kind::Dir && shows(n)) {
+            let (links, lowers) = {
+                let place = node.place.read();
+                (place.links.clone(), place.lowers.len())
+            };
+            self.fds.forget_all(node.id, lowers);
+            node.touch_entries();
+            for link in &links {
+                link.parent.touch_entries();
+                notify.entry(link.parent.id, link.name.as_bytes());
+                notify.inode(link.parent.id);
+            }
+            notify.inode(node.id);
+        }
+    }
+
+    /// The nodes that may be the lower object at `name`.
+    fn lower_children(&self, dir: &Arc<Node>, name: &[u8]) -> Vec<Arc<Node>> {
         let _tree = self.tree.read();
-        let (_, attr) = self.find_lower(dir, name).ok()??;
-        self.nodes.find(&Ident::of(dir.root, &attr))
+        let Ok(Some((_, attr))) = self.find_lower(dir, name) else {
+            return Vec::new();
+        };
+        let ident = Ident::of(dir.root, &attr);
+        [ident, Ident { twin: true, ..ident }].iter().filter_map(|i| self.nodes.find(i)).collect()
     }
 
     /// Events were lost: everything that the real tree decides may be stale.

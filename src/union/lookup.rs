@@ -233,8 +233,13 @@ impl Union {
             _ => self.merge_lowers(dir, name.as_bytes(), upper.is_some())?,
         };
         let lowers: Arc<[LowerDir]> = lowers.into();
-        let ident = Ident::of(dir.root, top.as_ref().unwrap_or(&attr));
+        let mut ident = Ident::of(dir.root, top.as_ref().unwrap_or(&attr));
         let link = Link { parent: dir.clone(), name: name.clone(), upper: upper.is_some() };
+        // What the session has in a directory stays at its path, whatever became of the real one.
+        ident.twin = self.nodes.find(&ident).is_some_and(|node| {
+            let place = node.place.read();
+            place.upper && (place.gone || place.links.first().is_some_and(|l| !l.is_at(&link)))
+        });
         let place = Place {
             links: smallvec![link.clone()],
             upper: upper.is_some(),
@@ -243,6 +248,7 @@ impl Union {
         };
         let (node, fresh) = self.nodes.intern(ident, |id| Node::new(id, dir.root, Kind::Dir, ident, place));
         if !fresh {
+            self.revive(&node, &link, top.as_ref().unwrap_or(&attr))?;
             self.note_dir_link(&node, link, lowers);
         }
         Ok((node, attr))
@@ -262,31 +268,6 @@ impl Union {
     fn origin_ident(&self, dir: &Node, root: &Root, origin: &Origin) -> Ident {
         let dev = if self.nodes.knows_device(origin.base.dev) { origin.base.dev } else { root.lower_dev };
         Ident { root: dir.root, dev, ino: origin.base.ino, btime: origin.btime, twin: false }
-    }
-
-    /// A directory has one name only; what we knew may be stale when the real tree was rearranged.
-    fn note_dir_link(&self, node: &Arc<Node>, link: Link, lowers: Arc<[LowerDir]>) {
-        let same_link =
-            |p: &Place| p.links.first().is_some_and(|l| l.name == link.name && l.parent.id == link.parent.id);
-        let place = node.place.read();
-        if same_link(&place) && place.lowers == lowers || place.gone || place.links.is_empty() {
-            return;
-        }
-        drop(place);
-        let mut place = node.place.write();
-        if place.gone || place.links.is_empty() {
-            return;
-        }
-        let before = place.lowers.len();
-        if !same_link(&place) {
-            // Moved in the real tree: what the upper had at the old name, if anything, is not it any more.
-            place.upper = link.upper;
-            place.links = smallvec![link];
-        }
-        place.lowers = lowers;
-        drop(place);
-        self.fds.forget_all(node.id, before);
-        self.unwatch(node);
     }
 
     fn instantiate_upper(&self, dir: &Arc<Node>, name: &Name, attr: &Attr) -> Sys<Arc<Node>> {
@@ -365,6 +346,7 @@ impl Union {
         let place = Place { links: smallvec![link.clone()], layer, ..Place::default() };
         let (node, fresh) = self.nodes.intern(ident, |id| Node::new(id, dir.root, attr.kind, ident, place));
         if !fresh {
+            self.revive(&node, &link, &attr)?;
             note_link(&node, link);
         }
         Ok((node, attr))
@@ -418,6 +400,9 @@ impl Union {
             self.ensure_watched(dir);
         }
         let mut merge = Merge { union: self, root, merged: Vec::new(), top: None };
+        if redirect.is_some() {
+            self.redirected.store(true, Ordering::Release);
+        }
         let mut done = match redirect {
             Some(path) => return merge.below(0, &path).map(|()| (merge.merged, merge.top)),
             None => false,

@@ -21,6 +21,7 @@ mod file;
 mod invalidate;
 mod link;
 mod lookup;
+mod moved;
 mod node;
 mod owed;
 mod partial;
@@ -156,6 +157,8 @@ pub struct Union {
     /// Bumped when somebody looks at the changes: a write after that makes a record again.
     epoch: AtomicU32,
     watcher: Option<Watcher>,
+    /// Whether a directory of the view may show a real one that has another path.
+    redirected: AtomicBool,
     hidden: Vec<(u64, u64)>,
     multi_user: bool,
     view: View,
@@ -203,6 +206,7 @@ impl Union {
             journal: config.journal,
             epoch: AtomicU32::new(1),
             watcher: Watcher::new().ok(),
+            redirected: AtomicBool::new(false),
             hidden: config.hidden,
             multi_user: config.multi_user,
             view: config.view,

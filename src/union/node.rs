@@ -46,6 +46,13 @@ pub(crate) struct Link {
     pub upper: bool,
 }
 
+impl Link {
+    /// Whether it is the same name in the same directory.
+    pub fn is_at(&self, other: &Link) -> bool {
+        self.parent.id == other.parent.id && self.name == other.name
+    }
+}
+
 /// Where a node's bytes are. Changes under its lock; the node's identity never does.
 #[derive(Default)]
 pub(crate) struct Place {

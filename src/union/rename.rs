@@ -217,6 +217,7 @@ impl Union {
         match lowers.first() {
             Some(_) if !root.redirects => Err(Errno::EXDEV),
             Some(top) => {
+                self.redirected.store(true, std::sync::atomic::Ordering::Release);
                 let marked = forced(handle.as_fd(), || layer::write_redirect(handle.as_fd(), &top.path));
                 match marked {
                     // A path too long for the file system's xattrs: the program copies instead.
