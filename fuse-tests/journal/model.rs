@@ -246,7 +246,8 @@ impl Model {
                     (true, _) => change.what = What::Modified,
                     (false, true) => change.what = What::Meta,
                 },
-                (Some(origin), _) if origin == at => {
+                // At its old path, in a directory that the session made there; in one that was renamed to there, both move.
+                (Some(origin), _) if origin == at && self.origin_of(parent(at)).is_none() => {
                     change.what = What::Modified;
                     change.content = true;
                     change.meta = true;
@@ -264,12 +265,10 @@ impl Model {
         for (lower, kind) in LOWER {
             let Some(dir) = places.get(parent(lower)) else { continue };
             let at = join(dir, name(lower));
-            // Also what came back to its old path when another directory is there by now: no rename tells that it left
-            // its own directory.
-            let left = match places.get(lower) {
-                None => true,
-                Some(place) => *place == lower && at != lower,
-            };
+            // No rename tells that what came back to its old path left its own directory.
+            let left = places.get(lower).is_none_or(|place| {
+                *place == lower && at != lower && self.origin_of(parent(lower)).is_none()
+            });
             if !left {
                 continue;
             }
