@@ -1,6 +1,7 @@
 //! Made, used by several commands at once, stopped, reset, renamed, thrown away.
 
 use crate::world::{World, said, until};
+use serde_json::json;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
@@ -125,6 +126,32 @@ pub fn reset_hard_makes_a_session_as_new() {
     assert_eq!(w.ok(&["log", "-s", "s"]), "");
     assert_eq!(w.ok(&["exec", "s", "--", "sh", "-c", "ls; cat a.txt"]), "a.txt\ndir\none\n");
     w.ok(&["verify", "-s", "s"]);
+}
+
+pub fn what_was_done_is_told_to_programs() {
+    let w = World::new();
+    let made = w.json(&["new", "s", "--json"]);
+    assert_eq!((&made["name"], made["roots"].as_array().unwrap().len()), (&json!("s"), 1));
+    assert_eq!(w.json(&["rename", "s", "t", "--json"]), json!({"name": "t", "was": "s"}));
+    let script = format!("echo 2 > a.txt; {}", waiting("up"));
+    let mut child = w.start(&["exec", "t", "--", "sh", "-c", &script]);
+    until("it runs", || w.has("t", "up"));
+    let stopped = w.json(&["stop", "t", "--json"]);
+    assert_eq!((&stopped[0]["name"], &stopped[0]["stopped"]), (&json!("t"), &json!(true)));
+    assert!(stopped[0]["ended"].as_u64().unwrap() > 0, "{stopped}");
+    child.wait().unwrap();
+    assert_eq!(w.json(&["stop", "t", "--json"]), json!([{"name": "t", "stopped": false, "ended": 0}]));
+    let archived = w.json(&["archive", "t", "--json"]);
+    let file = archived["file"].as_str().unwrap();
+    let size = std::fs::metadata(file).unwrap().len();
+    assert_eq!((&archived["changes"], &archived["size"]), (&json!(2), &json!(size)));
+    w.write("home/project/a.txt", "3\n");
+    let restored = w.json(&["restore", "t", "--json"]);
+    assert_eq!((&restored["name"], &restored["changes"]), (&json!("t"), &json!(2)));
+    assert_eq!(restored["drift"][0]["path"], "a.txt", "{restored}");
+    let reset = w.json(&["reset", "t", "--hard", "-y", "--json"]);
+    assert_eq!(reset, json!({"name": "t", "ended": 0, "hard": true}));
+    assert_eq!(w.json(&["rm", "-y", "t", "--json"]), json!(["t"]));
 }
 
 pub fn a_renamed_session_keeps_what_it_has() {

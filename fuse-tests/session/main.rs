@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         life::reset_hard_makes_a_session_as_new,
         life::states_are_told_with_reason_and_way_out,
         life::a_renamed_session_keeps_what_it_has,
+        life::what_was_done_is_told_to_programs,
         crash::a_killed_server_loses_nothing_and_doctor_cleans_up,
         crash::after_a_reboot_everything_is_there,
         crash::a_full_disk_loses_nothing_that_was_acknowledged,

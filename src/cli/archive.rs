@@ -4,8 +4,9 @@ use super::amounts::{self, bytes};
 use super::context::{self, Opened};
 use super::{Which, output, overlaps};
 use crate::base::{Error, Result};
-use crate::session::{Encryption, LowerId, Store, Suspend};
+use crate::session::{Encryption, LowerId, PathBytes, Store, Suspend};
 use clap::Args;
+use serde::Serialize;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,6 +35,22 @@ pub(super) struct ArchiveArgs {
     /// Encrypt it for the holder of this age key (age1…); may be given several times
     #[arg(long, value_name = "AGE_KEY")]
     recipient: Vec<String>,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    name: &'a str,
+    file: &'a PathBytes,
+    changes: usize,
+    /// Bytes on disk before, and of the archive.
+    before: u64,
+    size: u64,
+    /// When it may go, in nanoseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<u64>,
 }
 
 pub(super) fn run(args: ArchiveArgs) -> Result<u8> {
@@ -80,6 +97,8 @@ pub(super) fn run(args: ArchiveArgs) -> Result<u8> {
         bytes(before),
         bytes(archived.size)
     ));
+    let (name, file, size) = (&opened.session.name, &archived.file, archived.size);
+    output::answer(args.json, &Json { name, file, changes, before, size, expires })?;
     Ok(0)
 }
 

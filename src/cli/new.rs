@@ -1,10 +1,11 @@
 //! `sbx-fuse new`: a session made, with nothing running in it.
 
 use super::allowance::AllowanceArgs;
-use super::output::Out;
+use super::output::{self, Out};
 use crate::base::{Error, Result};
-use crate::session::{Home, Store};
+use crate::session::{Home, PathBytes, Store};
 use clap::Args;
+use serde::Serialize;
 use std::path::PathBuf;
 
 /// Make a session, for `exec`, `shell` or `mount` to use
@@ -24,6 +25,16 @@ pub(super) struct NewArgs {
     home: Option<Home>,
     #[command(flatten)]
     allowance: AllowanceArgs,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    name: &'a str,
+    id: &'a str,
+    roots: Vec<&'a PathBytes>,
 }
 
 pub(super) fn run(args: NewArgs) -> Result<u8> {
@@ -38,8 +49,13 @@ pub(super) fn run(args: NewArgs) -> Result<u8> {
         session.save_meta()?;
     }
     args.allowance.keep(&mut session)?;
-    let mut out = Out::new();
-    out.line(&session.name)?;
-    out.flush()?;
+    if !args.json {
+        let mut out = Out::new();
+        out.line(&session.name)?;
+        out.flush()?;
+    }
+    let meta = &session.meta;
+    let roots = meta.roots.iter().map(|r| &r.path).collect();
+    output::answer(args.json, &Json { name: &session.name, id: &meta.id, roots })?;
     Ok(0)
 }

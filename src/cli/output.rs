@@ -104,6 +104,19 @@ impl Write for Out {
     }
 }
 
+/// What a command did, for programs: on stdout where `json` asks for it.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub(super) fn answer(json: bool, did: &impl Serialize) -> Result<()> {
+    if json {
+        let mut out = Out::new();
+        out.json(did)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
 /// The error of a failed write to stdout.
 pub(super) fn write_failed(e: std::io::Error) -> Error {
     if e.kind() == std::io::ErrorKind::BrokenPipe {

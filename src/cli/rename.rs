@@ -4,6 +4,7 @@ use super::{context, output};
 use crate::base::Result;
 use crate::session::Store;
 use clap::Args;
+use serde::Serialize;
 
 /// Give a session another name
 #[derive(Debug, Args)]
@@ -12,6 +13,15 @@ pub(super) struct RenameArgs {
     name: String,
     /// Its new name
     new_name: String,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    name: &'a str,
+    was: &'a str,
 }
 
 pub(super) fn run(args: RenameArgs) -> Result<u8> {
@@ -21,5 +31,6 @@ pub(super) fn run(args: RenameArgs) -> Result<u8> {
     let lock = session.lock()?;
     let session = store.rename(session, &args.new_name, &lock)?;
     output::note(&format!("session {} is now {}", args.name, session.name));
+    output::answer(args.json, &Json { name: &session.name, was: &args.name })?;
     Ok(0)
 }

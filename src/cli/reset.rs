@@ -6,6 +6,7 @@ use super::stop::{self, Grace};
 use crate::base::Result;
 use crate::session::{Store, empty_session};
 use clap::Args;
+use serde::Serialize;
 
 /// End all processes of a session; with --hard also throw away what it changed
 #[derive(Debug, Args)]
@@ -20,6 +21,18 @@ pub(super) struct ResetArgs {
     yes: bool,
     #[command(flatten)]
     grace: Grace,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    name: &'a str,
+    /// How many processes were ended.
+    ended: usize,
+    /// Whether its changes are gone.
+    hard: bool,
 }
 
 pub(super) fn run(args: ResetArgs) -> Result<u8> {
@@ -28,9 +41,11 @@ pub(super) fn run(args: ResetArgs) -> Result<u8> {
     let mut session = store.get(name)?;
     context::heal(&session)?;
     let ended = stop::stop(&session, &args.grace)?.unwrap_or(0);
+    let json = Json { name, ended, hard: args.hard };
     let ended = output::count(ended, "process", "processes");
     if !args.hard {
         output::note(&format!("session {name} rests; {ended} ended, its changes are kept"));
+        output::answer(args.json, &json)?;
         return Ok(0);
     }
     session = store.get(name)?;
@@ -53,5 +68,6 @@ pub(super) fn run(args: ResetArgs) -> Result<u8> {
     empty_session(&session, &lock)?;
     session.save_meta()?;
     output::note(&format!("session {name} is as new; {ended} ended"));
+    output::answer(args.json, &json)?;
     Ok(0)
 }

@@ -7,6 +7,7 @@ use crate::base::{Error, ErrorKind, RelPath, Result, quote};
 use crate::review;
 use crate::session::{ArchiveHeader, Key, Lock, LowerMatch, Restore, Role, Session, Store};
 use clap::Args;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// Bring an archived session back
@@ -33,6 +34,26 @@ pub(super) struct RestoreArgs {
     /// Take set-uid and set-gid files from an archive that was not written here
     #[arg(long)]
     setuid: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Json {
+    name: String,
+    changes: usize,
+    /// What is remarkable about its real directories, a sentence each.
+    notes: Vec<String>,
+    /// What changed in them since; `None` when that cannot be told.
+    drift: Option<Vec<Drift>>,
+}
+
+/// A path where the real tree moved on, and how.
+#[derive(Serialize)]
+struct Drift {
+    path: String,
+    why: String,
 }
 
 pub(super) fn run(args: RestoreArgs) -> Result<u8> {
@@ -84,9 +105,20 @@ pub(super) fn run(args: RestoreArgs) -> Result<u8> {
     drop(restored.lock);
     let n = output::count(restored.header.changes, "change", "changes");
     output::note(&format!("session {} is back, with {n}", session.name));
-    if let Err(e) = tell_drift(session) {
-        output::note(&format!("whether the real files changed since cannot be told: {e}"));
-    }
+    let name = session.name.clone();
+    let drift = drift(session).map(|all| {
+        for Drift { path, why } in all.iter().take(10) {
+            output::note(&format!("drift {path}: {why}"));
+        }
+        if let Some(more) = all.len().checked_sub(10).filter(|&n| n > 0) {
+            output::note(&format!("and {more} more; see: sbx-fuse status -s {name}"));
+        }
+        all
+    });
+    let drift = drift
+        .inspect_err(|e| output::note(&format!("whether the real files changed since cannot be told: {e}")));
+    let changes = restored.header.changes;
+    output::answer(args.json, &Json { name, changes, notes: said, drift: drift.ok() })?;
     Ok(0)
 }
 
@@ -153,18 +185,15 @@ fn check_lowers(header: &ArchiveHeader, force: bool, said: &mut Vec<String>) -> 
     Ok(())
 }
 
-/// Says what changed in the real directories since.
-fn tell_drift(session: Session) -> Result<()> {
+/// What changed in the real directories since.
+fn drift(session: Session) -> Result<Vec<Drift>> {
     let opened = Opened::of(session)?;
     let set = opened.settled()?;
     let replaced = |root: u16, path: &RelPath| opened.folded.replaced.get(&(root, path.clone())).cloned();
     let conflicts = review::check(&opened.roots, &set, &replaced)?;
-    for c in conflicts.iter().take(10) {
-        let path = quote(&paths::shown(&opened.session, c.root, &c.path));
-        output::note(&format!("drift {path}: {}", c.why.sentence()));
-    }
-    if let Some(more) = conflicts.len().checked_sub(10).filter(|&n| n > 0) {
-        output::note(&format!("and {more} more; see: sbx-fuse status -s {}", opened.session.name));
-    }
-    Ok(())
+    let told = conflicts.iter().map(|c| Drift {
+        path: quote(&paths::shown(&opened.session, c.root, &c.path)),
+        why: c.why.sentence().to_string(),
+    });
+    Ok(told.collect())
 }

@@ -18,10 +18,14 @@ pub(super) struct RmArgs {
     /// Do not ask, also when there are changes
     #[arg(short = 'y', long)]
     yes: bool,
+    /// Print a JSON array of the names of those that are gone
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(args: RmArgs) -> Result<u8> {
     let store = Store::open()?;
+    let mut gone = Vec::new();
     for name in &args.names {
         let session = store.get(name);
         if let Err(e) = &session
@@ -54,6 +58,8 @@ pub(super) fn run(args: RmArgs) -> Result<u8> {
             None => store.remove(name, &lock)?,
         }
         output::note(&format!("session {name} is gone"));
+        gone.push(name);
     }
+    output::answer(args.json, &gone)?;
     Ok(0)
 }

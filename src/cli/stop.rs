@@ -5,6 +5,7 @@ use super::output;
 use crate::base::{Errno, Error, Result};
 use crate::session::{Role, Session, Store, end_processes};
 use clap::Args;
+use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// How long a mount may be in use after the last process of the session: its end is seen a little before its files are
@@ -25,6 +26,19 @@ pub(super) struct StopArgs {
     names: Vec<String>,
     #[command(flatten)]
     grace: Grace,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// What became of one session.
+#[derive(Serialize)]
+struct Stopped<'a> {
+    name: &'a str,
+    /// Whether anything used it.
+    stopped: bool,
+    /// How many processes were ended.
+    ended: usize,
 }
 
 /// How long to wait before processes are killed.
@@ -37,6 +51,7 @@ pub(super) struct Grace {
 
 pub(super) fn run(args: StopArgs) -> Result<u8> {
     let store = Store::open()?;
+    let mut all = Vec::new();
     for name in &args.names {
         let session = store.get(name)?;
         context::heal(&session)?;
@@ -47,7 +62,9 @@ pub(super) fn run(args: StopArgs) -> Result<u8> {
                 format!("session {name} is stopped; {} ended", output::count(n, "process", "processes"))
             }
         });
+        all.push(Stopped { name, stopped: ended.is_some(), ended: ended.unwrap_or(0) });
     }
+    output::answer(args.json, &all)?;
     Ok(0)
 }
 
