@@ -106,14 +106,13 @@ pub(super) fn run(args: RestoreArgs) -> Result<u8> {
     let n = output::count(restored.header.changes, "change", "changes");
     output::note(&format!("session {} is back, with {n}", session.name));
     let name = session.name.clone();
-    let drift = drift(session).map(|all| {
+    let drift = drift(session).inspect(|all| {
         for Drift { path, why } in all.iter().take(10) {
             output::note(&format!("drift {path}: {why}"));
         }
         if let Some(more) = all.len().checked_sub(10).filter(|&n| n > 0) {
             output::note(&format!("and {more} more; see: sbx-fuse status -s {name}"));
         }
-        all
     });
     let drift = drift
         .inspect_err(|e| output::note(&format!("whether the real files changed since cannot be told: {e}")));
