@@ -1,7 +1,7 @@
 //! `sbx-fuse new`: a session made, with nothing running in it.
 
 use super::allowance::AllowanceArgs;
-use super::output::{self, Out};
+use super::output::Out;
 use crate::base::{Error, Result};
 use crate::session::{Home, PathBytes, Store};
 use clap::Args;
@@ -49,13 +49,14 @@ pub(super) fn run(args: NewArgs) -> Result<u8> {
         session.save_meta()?;
     }
     args.allowance.keep(&mut session)?;
-    if !args.json {
-        let mut out = Out::new();
+    let mut out = Out::new();
+    if args.json {
+        let meta = &session.meta;
+        let roots = meta.roots.iter().map(|r| &r.path).collect();
+        out.json(&Json { name: &session.name, id: &meta.id, roots })?;
+    } else {
         out.line(&session.name)?;
-        out.flush()?;
     }
-    let meta = &session.meta;
-    let roots = meta.roots.iter().map(|r| &r.path).collect();
-    output::answer(args.json, &Json { name: &session.name, id: &meta.id, roots })?;
+    out.flush()?;
     Ok(0)
 }

@@ -106,16 +106,18 @@ pub(super) fn run(args: RestoreArgs) -> Result<u8> {
     let n = output::count(restored.header.changes, "change", "changes");
     output::note(&format!("session {} is back, with {n}", session.name));
     let name = session.name.clone();
-    let drift = drift(session).inspect(|all| {
-        for Drift { path, why } in all.iter().take(10) {
-            output::note(&format!("drift {path}: {why}"));
+    let drift = drift(session);
+    match &drift {
+        Ok(all) => {
+            for Drift { path, why } in all.iter().take(10) {
+                output::note(&format!("drift {path}: {why}"));
+            }
+            if let Some(more) = all.len().checked_sub(10).filter(|&n| n > 0) {
+                output::note(&format!("and {more} more; see: sbx-fuse status -s {name}"));
+            }
         }
-        if let Some(more) = all.len().checked_sub(10).filter(|&n| n > 0) {
-            output::note(&format!("and {more} more; see: sbx-fuse status -s {name}"));
-        }
-    });
-    let drift = drift
-        .inspect_err(|e| output::note(&format!("whether the real files changed since cannot be told: {e}")));
+        Err(e) => output::note(&format!("whether the real files changed since cannot be told: {e}")),
+    }
     let changes = restored.header.changes;
     output::answer(args.json, &Json { name, changes, notes: said, drift: drift.ok() })?;
     Ok(0)
@@ -192,7 +194,7 @@ fn drift(session: Session) -> Result<Vec<Drift>> {
     let conflicts = review::check(&opened.roots, &set, &replaced)?;
     let told = conflicts.iter().map(|c| Drift {
         path: quote(&paths::shown(&opened.session, c.root, &c.path)),
-        why: c.why.sentence().to_string(),
+        why: c.why.sentence(),
     });
     Ok(told.collect())
 }

@@ -101,7 +101,7 @@ impl Unmounter {
             (Way::Helper, _) => crate::session::unmount_by_helper(&self.mountpoint, false)?,
         }
         if let Some(server) = server {
-            server.is_taken_down();
+            server.note_taken_down();
         }
         Ok(())
     }

@@ -44,6 +44,7 @@ impl Adapter {
     }
 
     /// Runs a verb; a panic in it becomes `EIO` for this call, and the session is marked for a check.
+    /// None runs any more once we are closed: `ENOTCONN`.
     fn guard<T>(&self, verb: impl FnOnce(&Union) -> Sys<T>) -> Sys<T> {
         let closed = self.closed.read();
         if *closed {

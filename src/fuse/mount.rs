@@ -134,7 +134,7 @@ fn mount_direct(mountpoint: &Path, options: &Options) -> Result<OwnedFd> {
 }
 
 impl Server {
-    /// Blocks until the mount is gone, by whatever means; after [`Server::is_taken_down`], not much longer.
+    /// Blocks until the mount is gone, by whatever means; after [`Server::note_taken_down`], not much longer.
     ///
     /// # Errors
     /// When serving ended with an error.
@@ -158,7 +158,7 @@ impl Server {
 
     /// Tells that the mount was taken down while no program used it. A mount namespace that was made while it was there
     /// (another sandbox's) may have a copy that does not go with it, and the kernel has requests as long as that lives.
-    pub fn is_taken_down(&self) {
+    pub fn note_taken_down(&self) {
         self.state.0.lock().taken_down = Some(Instant::now());
         self.state.1.notify_all();
     }
