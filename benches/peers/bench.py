@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+import memory
 import prepare
 import report
 from mounts import PEERS, run
@@ -42,7 +43,7 @@ class Bench:
         self.template = self.work / f"template-{kind}-{LAYOUT}{'.img' if self.root else ''}"
         self.image = self.work / "run.img"
         self.programs = {k: str(self.work / "tools/bin" / k) for k in ("sbx-fuse", "tool", "fuse-overlayfs")}
-        self.worker_pid = None
+        self.memory = None  # its state, in words
 
     # The disk
 
@@ -280,7 +281,9 @@ def main():
         if args.what != "report":
             bench.prepare_lower()
         if args.what == "rounds":
-            bench.save(f"{kind}-rounds.json", bench.rounds())
+            note("touching the machine's memory")
+            with memory.kept(bench.root) as bench.memory:
+                bench.save(f"{kind}-rounds.json", bench.rounds())
         elif args.what == "figures":
             bench.save(f"{kind}-figures.json", bench.figures())
     except KeyboardInterrupt:

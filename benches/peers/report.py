@@ -35,7 +35,7 @@ def machine(bench):
     return {
         "date": datetime.date.today().isoformat(),
         "cpu": f"{len(os.sched_getaffinity(0))} × {cpu}",
-        "memory": f"{memory:.0f} GiB",
+        "memory": f"{memory:.0f} GiB" + (f", {bench.memory}" if bench.memory else ""),
         "kernel": platform.release(),
         "system": release.get("PRETTY_NAME", "?").strip('"'),
         "disk": "a fresh copy of one ext4 image on a loop device for each peer and round" if bench.root
