@@ -227,6 +227,16 @@ fn marked() {
     // The upper has owners and modes of its own.
     union.setattr(&ME, tool.id, &chmod(0o640)).unwrap();
     assert_eq!(bench.shell("stat -c %a u/d u/d/tool; getfattr -dm stat u/d u/d/tool"), "711\n640\n");
+    assert!(union.has_acls());
+    drop(union);
+    // Unless it is marked itself, as container tools do with it whatever they ask of the mount.
+    bench.shell("setfattr -n user.containers.override_stat -v 0:0:0555:dir u");
+    let union = self::union(&bench, Stats::Marked);
+    let root = union.getattr(ROOT_ID).unwrap().0;
+    assert_eq!((root.uid, root.mode()), (0, 0o040_555));
+    set(&union, "x", &chown(5, 6));
+    assert_eq!(disk(&bench, "u/x"), "regular file 600\n5:6:0644");
+    assert!(!union.has_acls());
 }
 
 fn hidden() {
@@ -236,7 +246,8 @@ fn hidden() {
     let f = id(&union, "f");
     set(&union, "f", &chown(1, 1));
     assert_eq!(union.listxattr(f).unwrap(), b"user.note\0");
-    for name in ["user.containers.override_stat", "user.fuseoverlayfs.override_stat"] {
+    for name in ["user.containers.override_stat", "user.containers.other", "user.fuseoverlayfs.override_stat"]
+    {
         assert_eq!(union.getxattr(f, name.as_bytes()), Err(Errno::ENODATA));
         assert_eq!(union.setxattr(&ME, f, name.as_bytes(), b"0:0:777", 0), Err(Errno::EPERM));
         assert_eq!(union.removexattr(&ME, f, name.as_bytes()), Err(Errno::ENODATA));

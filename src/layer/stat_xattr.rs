@@ -22,6 +22,9 @@ pub enum StatXattr {
 const USER: &[&[u8]] = &[b"user.containers.override_stat", b"user.fuseoverlayfs.override_stat"];
 const SECURITY: &[&[u8]] = &[b"security.fuseoverlayfs.override_stat"];
 
+/// Container tools keep what else they may not set under names like these.
+pub const X_CONTAINERS: &[u8] = b"user.containers.";
+
 /// Whether `name` is one of these attributes.
 pub fn is_stat_xattr(name: &[u8]) -> bool {
     USER.contains(&name) || SECURITY.contains(&name)

@@ -35,9 +35,23 @@ pub(super) fn in_layer(layer: &LayerConfig, stats: Stats) -> Sys<Option<StatXatt
     }
 }
 
+/// Where the upper keeps its owners and modes.
+///
+/// # Errors
+/// When it cannot be where it is asked to be.
+pub(super) fn in_upper(upper: BorrowedFd<'_>, stats: Stats) -> Result<Option<StatXattr>> {
+    match stats {
+        Stats::Own => Ok(None),
+        Stats::Marked => {
+            StatXattr::of_layer(upper).map_err(|e| Error::sys("read the attributes of upperdir", e))
+        }
+        Stats::Kept(which) => mark_upper(upper, which).map(|()| Some(which)),
+    }
+}
+
 /// Marks the root of an upper, so that it is known for what it is when it is a lower layer; that tells at once whether
 /// there can be such attributes.
-pub(super) fn mark_upper(upper: BorrowedFd<'_>, which: StatXattr) -> Result<()> {
+fn mark_upper(upper: BorrowedFd<'_>, which: StatXattr) -> Result<()> {
     let marked = stat(Some(which), upper, b"").and_then(|attr| which.write(upper, b"", &attr));
     let name = quote(which.name());
     marked.map_err(|e| {
@@ -64,7 +78,8 @@ impl At {
 impl Union {
     /// Whether the view hides this xattr.
     pub(super) fn is_private(&self, name: &[u8]) -> bool {
-        layer::is_private(name) || (self.keeps_stats && layer::is_stat_xattr(name))
+        layer::is_private(name)
+            || (self.keeps_stats && (layer::is_stat_xattr(name) || name.starts_with(layer::X_CONTAINERS)))
     }
 
     /// As chown(2) and chmod(2).

@@ -167,6 +167,8 @@ pub struct Union {
     hidden: Vec<(u64, u64)>,
     multi_user: bool,
     view: View,
+    /// Whether objects may have ACLs.
+    has_acls: bool,
     /// Whether a layer keeps owner and mode in an attribute, which is then not shown.
     keeps_stats: bool,
     quota: OnceLock<quota::Quota>,
@@ -203,10 +205,10 @@ impl Union {
             let top = Node::top(roots.iter().map(|r| (r.name.clone(), r.node.clone())).collect());
             nodes.insert_fixed(Arc::new(top));
         }
-        let keeps = |r: &Root| {
-            r.lowers.iter().any(|l| l.stat_in.is_some()) || r.writable.iter().any(|w| w.stat_in.is_some())
-        };
-        let keeps_stats = roots.iter().any(keeps);
+        let upper_keeps = roots.iter().filter_map(|r| r.writable.as_ref()).any(|w| w.stat_in.is_some());
+        let has_acls = !config.view.no_acl && !upper_keeps;
+        let mut lowers = roots.iter().flat_map(|r| &r.lowers);
+        let keeps_stats = upper_keeps || lowers.any(|l| l.stat_in.is_some());
         let listings =
             lru::LruCache::new(std::num::NonZeroUsize::new(64).unwrap_or(std::num::NonZeroUsize::MIN));
         let union = Arc::new_cyclic(|own| Union {
@@ -222,6 +224,7 @@ impl Union {
             hidden: config.hidden,
             multi_user: config.multi_user,
             view: config.view,
+            has_acls,
             keeps_stats,
             quota: OnceLock::new(),
             owed: owed::Owed::default(),
@@ -297,10 +300,8 @@ fn open_root(root: RootConfig, index: u16, single: bool, nodes: &Table, stats: S
                     .map_err(|e| fail("prepare the upper of", e))?;
             }
             let mut writable = open_upper(upper).map_err(|e| fail("prepare the work directory of", e))?;
-            if let Stats::Kept(which) = stats {
-                kept::mark_upper(writable.upper.as_fd(), which)?;
-                (writable.stat_in, writable.borrows) = (Some(which), false);
-            }
+            writable.stat_in = kept::in_upper(writable.upper.as_fd(), stats)?;
+            writable.borrows &= writable.stat_in.is_none();
             Some(writable)
         }
         None => None,

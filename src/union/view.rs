@@ -78,17 +78,17 @@ pub enum Stats {
     /// In the objects themselves.
     #[default]
     Own,
-    /// As well, but for lower layers whose root directory has such an attribute: in that.
+    /// As well, but for layers whose root directory has such an attribute: in that.
     Marked,
-    /// In this attribute, where an object has one; all that is written gets one. There are no ACLs: they would be about
-    /// the owner and mode on disk.
+    /// In this attribute, where an object has one; all that is written to the upper gets one. Such an upper has no
+    /// ACLs: they would be about the owner and mode on disk.
     Kept(StatXattr),
 }
 
 impl Union {
     /// Whether objects may have ACLs.
     pub fn has_acls(&self) -> bool {
-        !self.view.no_acl && !matches!(self.view.stats, Stats::Kept(_))
+        self.has_acls
     }
 
     /// Whether nothing need be made durable.
