@@ -57,6 +57,7 @@ const OPTIONS: &str = r"Options (escape ':' and ',' in paths with '\'):
   squash_to_root, squash_to_uid=ID, squash_to_gid=ID   show all files with one owner
   static_nlink                   link count 1 for all directories
   noacl                          no ACLs
+  xattr_permissions=1|2          owners and modes are in an attribute: 1 root's, 2 anybody's
   volatile, fsync=0              nothing is made durable
   allow_other                    let all users in (root's default)
   ro, nosuid, nodev, noexec, …   as for mount(8); fsname=NAME";

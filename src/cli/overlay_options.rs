@@ -1,7 +1,8 @@
 //! The options of `overlay`, as mount(8), the kernel's overlayfs and fuse-overlayfs know them.
 
 use crate::base::{Error, Result, quote};
-use crate::union::{IdRange, View};
+use crate::layer::StatXattr;
+use crate::union::{IdRange, Stats, View};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -107,6 +108,7 @@ impl Options {
         Options {
             flags: if root { flags } else { flags | libc::MS_NOSUID },
             allow_other: root,
+            view: View { stats: Stats::Marked, ..View::default() },
             ..Options::default()
         }
     }
@@ -162,12 +164,11 @@ impl Options {
                 self.labels.push(b',');
                 self.labels.extend_from_slice(option);
             }
-            ("xattr_permissions", Some(b"0")) => {}
-            ("xattr_permissions", Some(_)) => {
-                return Err(Error::usage(
-                    "xattr_permissions is not supported: owner and mode are the files' own",
-                )
-                .hint("in containers-storage, leave force_mask out of storage.conf"));
+            ("xattr_permissions", Some(b"0")) => self.view.stats = Stats::Marked,
+            ("xattr_permissions", Some(b"1")) => self.view.stats = Stats::Kept(StatXattr::Security),
+            ("xattr_permissions", Some(b"2")) => self.view.stats = Stats::Kept(StatXattr::User),
+            ("xattr_permissions", Some(v)) => {
+                return Err(bad_value(key, v, "0 (off), 1 (as root) or 2"));
             }
             (key, None) if NOTHING_TO_DO.contains(&key) || key.starts_with("x-") => {}
             (key, Some(_)) if NO_DIFFERENCE.contains(&key) || key.starts_with("x-") => {}
@@ -380,6 +381,15 @@ mod tests {
     }
 
     #[test]
+    fn owners_and_modes_are_in_an_attribute_only_if_asked() {
+        let stats = |list| read(list).unwrap().view.stats;
+        assert_eq!(stats("lowerdir=l"), Stats::Marked);
+        assert_eq!(stats("lowerdir=l,xattr_permissions=1"), Stats::Kept(StatXattr::Security));
+        assert_eq!(stats("lowerdir=l,xattr_permissions=2"), Stats::Kept(StatXattr::User));
+        assert_eq!(stats("lowerdir=l,xattr_permissions=2,xattr_permissions=0"), Stats::Marked);
+    }
+
+    #[test]
     fn what_is_unknown_or_wrong_is_named_with_what_to_do() {
         assert_eq!(
             refused("lowerdir=l,bogus=1"),
@@ -394,6 +404,10 @@ mod tests {
             "metacopy=on is not supported\nhint: leave it out, or say metacopy=off"
         );
         assert_eq!(refused("lowerdir=l,metacopy=off"), "accepted");
+        assert_eq!(
+            refused("lowerdir=l,xattr_permissions=3"),
+            "the option xattr_permissions cannot be 3\nhint: it takes 0 (off), 1 (as root) or 2"
+        );
         assert_eq!(refused("lowerdir=l,noacl=1"), "the option noacl takes no value\nhint: -o noacl");
         assert_eq!(refused("lowerdir"), "the option lowerdir needs a value\nhint: -o lowerdir=…");
         assert_eq!(refused("ro"), "the layers below are missing\nhint: -o lowerdir=TOPMOST:…:LOWEST");

@@ -3,10 +3,11 @@
 //! A program that makes requests one after another leaves its processor idle while we serve, and we leave ours idle
 //! while it works: each request then wakes a halted processor twice, which costs more than serving it, most of all in a
 //! virtual machine. When both share one processor, a request is two switches of context and nothing else. The
-//! scheduler does not let them, as long as it knows an idle processor. So during a burst of requests our serving
-//! threads go to the processor of the program that makes them, and a thread of its own keeps the other one busy.
+//! scheduler does not let them, as long as it knows an idle processor. So during a burst of requests of one thread our
+//! serving threads go to the processor of that thread, and a thread of our own keeps the other one busy.
 //! It notices within microseconds when somebody wants that processor, and then everything is left to the scheduler
-//! for a while. With more than two processors there is always an idle one, and this would not help.
+//! for a while; so it is when a second thread makes requests, since two keep both processors busy by themselves.
+//! With more than two processors there is always an idle one, and this would not help.
 
 use crate::base::{Error, Result};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -49,6 +50,8 @@ pub(super) struct Pace {
     burst: AtomicU32,
     /// The thread that made the last request.
     client: AtomicI32,
+    /// Another thread made one since the spin began.
+    second: AtomicBool,
     spinning: AtomicBool,
     ended: AtomicBool,
     /// Nanoseconds after `start` of the last reply, and until when nobody spins.
@@ -94,6 +97,7 @@ impl Pace {
             done: AtomicU64::new(0),
             burst: AtomicU32::new(0),
             client: AtomicI32::new(0),
+            second: AtomicBool::new(false),
             spinning: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             last: AtomicU64::new(0),
@@ -134,6 +138,10 @@ impl Pace {
 
     /// To be called by a serving thread when a request of thread `client` came in.
     pub fn begin(&self, client: u32) -> Turn<'_> {
+        if self.both.is_some() && client != 0 && self.client.swap(client as i32, Ordering::Relaxed) != client as i32 {
+            self.burst.store(0, Ordering::Relaxed);
+            self.second.store(true, Ordering::Relaxed);
+        }
         if self.both.is_some() && client != 0 && !self.spinning.load(Ordering::Relaxed) {
             if self.now().saturating_sub(self.last.load(Ordering::Relaxed)) > nanos(BURST) {
                 self.burst.store(0, Ordering::Relaxed);
@@ -156,7 +164,7 @@ impl Pace {
         if self.burst.fetch_add(1, Ordering::Relaxed) < MANY || now < self.rest.load(Ordering::Relaxed) {
             return;
         }
-        self.client.store(client as i32, Ordering::Relaxed);
+        self.second.store(false, Ordering::Relaxed);
         if !self.spinning.swap(true, Ordering::AcqRel)
             && let Some(thread) = self.thread.get()
         {
@@ -231,6 +239,9 @@ impl Pace {
                 if gaps >= GAPS || now - at > nanos(LONG) {
                     return Spun::Crowded;
                 }
+            }
+            if self.second.load(Ordering::Relaxed) {
+                return Spun::Crowded;
             }
             at = now;
             let done = self.done.load(Ordering::Relaxed);

@@ -8,6 +8,7 @@
 mod codec;
 pub mod partial;
 mod probe;
+mod stat_xattr;
 mod usage;
 
 pub use codec::{
@@ -16,6 +17,7 @@ pub use codec::{
     write_redirect,
 };
 pub use probe::{Features, WhiteoutForm, probe};
+pub use stat_xattr::{StatXattr, disk_perm, is_stat_xattr};
 pub use usage::{Usage, add_usage};
 
 use crate::base::{Attr, Errno, Sys, Time};

@@ -56,8 +56,13 @@ impl Union {
     }
 
     fn set_all(&self, caller: &Caller, node: &Node, at: &At, set: &SetAttr) -> Sys<()> {
-        self.set_owner(at, set)?;
-        self.set_perm(caller, node, at, set)?;
+        match at.keeper()? {
+            Some(which) => self.set_kept(caller, node, at, which, set)?,
+            None => {
+                self.set_owner(at, set)?;
+                self.set_perm(caller, node, at, set)?;
+            }
+        }
         if set.atime.is_some() || set.mtime.is_some() {
             file::utimens_at(at.dir.as_fd(), &at.name, set.atime, set.mtime)?;
         }
@@ -67,28 +72,41 @@ impl Union {
     /// As `locate`, for an object in the upper that is about to be changed; a directory is meant itself.
     pub(crate) fn locate_upper(&self, node: &Arc<Node>) -> Sys<At> {
         if node.kind == Kind::Dir {
-            return Ok(At { dir: self.upper_dir(node)?, name: Box::default() });
+            let stat_in = self.writable(node)?.stat_in;
+            return Ok(At { dir: self.upper_dir(node)?, name: Box::default(), stat_in });
         }
         self.locate(node)
     }
 
     fn set_perm(&self, caller: &Caller, node: &Node, at: &At, set: &SetAttr) -> Sys<()> {
-        let Some(mut perm) = set.perm else {
+        let Some(perm) = set.perm else {
             return Ok(());
         };
         if node.kind == Kind::Symlink {
             return Err(Errno::EOPNOTSUPP);
         }
-        // Only a member of the file's group may set set-gid (chmod(2)); the kernel asks us as root, so we check.
-        if self.multi_user && caller.uid != 0 && perm & libc::S_ISGID != 0 && node.kind != Kind::Dir {
-            let attr = at.stat()?;
-            if self.view.gids.store(caller.gid) != Some(attr.gid) && !self.is_member(caller, attr.gid) {
-                perm &= !libc::S_ISGID;
-            }
-        }
+        let perm = self.allowed_perm(caller, node, perm, || at.stat())?;
         chmod(at, perm)?;
         node.maybe_suid.store(perm & 0o6000 != 0, std::sync::atomic::Ordering::Relaxed);
         Ok(())
+    }
+
+    /// `perm` as far as the caller may set it on `node`, whose attributes are `now`.
+    pub(super) fn allowed_perm(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        perm: u32,
+        now: impl FnOnce() -> Sys<Attr>,
+    ) -> Sys<u32> {
+        // Only a member of the file's group may set set-gid (chmod(2)); the kernel asks us as root, so we check.
+        if self.multi_user && caller.uid != 0 && perm & libc::S_ISGID != 0 && node.kind != Kind::Dir {
+            let attr = now()?;
+            if self.view.gids.store(caller.gid) != Some(attr.gid) && !self.is_member(caller, attr.gid) {
+                return Ok(perm & !libc::S_ISGID);
+            }
+        }
+        Ok(perm)
     }
 
     /// Whether the calling process has `gid` among its supplementary groups (proc(5), status).
@@ -160,6 +178,9 @@ fn chown(at: &At, uid: u32, gid: u32) -> Sys<()> {
 /// After one of several attributes could not be set: owner and mode become what they were.
 fn put_back(node: &Node, at: &At, before: &Attr) {
     let done = at.stat().and_then(|now| {
+        if let Some(which) = at.keeper()? {
+            return which.write(at.dir.as_fd(), &at.name, before);
+        }
         if (now.uid, now.gid) != (before.uid, before.gid) {
             chown(at, before.uid, before.gid)?;
         }

@@ -8,9 +8,9 @@ use super::fds::Slot;
 use super::lookup::{At, write_adj};
 use super::node::{Link, Node};
 use super::partial::Partial;
-use super::{Union, Writable};
+use super::{Union, Writable, kept};
 use crate::base::{Attr, BaseId, Errno, Kind, RelPath, SetTime, Sys};
-use crate::layer::{self, Origin, index_name};
+use crate::layer::{self, Origin, StatXattr, index_name};
 use crate::sys::{data, file, xattr};
 use parking_lot::Mutex;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -109,14 +109,20 @@ impl Union {
                 let target = file::readlinkat(at.dir.as_fd(), &at.name)?;
                 base.hash = Some(*blake3::hash(&target).as_bytes());
                 file::symlinkat(&target, work, temp)?;
-                keep_owner(work, temp, attr)?;
+                keep_owner(root.stat_in, work, temp, attr)?;
                 file::utimens_at(work, temp, Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))?;
             }
             Kind::Dir => return Err(Errno::EISDIR),
             Kind::Fifo | Kind::Socket | Kind::Char | Kind::Block => {
-                file::mknodat(work, temp, attr.mode(), attr.rdev)?;
-                keep_owner(work, temp, attr)?;
-                file::chmodat(work, temp, attr.perm)?;
+                if root.stat_in.is_some_and(|which| which.disk_kind(attr.kind) == Kind::File) {
+                    file::mknodat(work, temp, libc::S_IFREG | 0o600, 0)?;
+                } else {
+                    file::mknodat(work, temp, attr.mode(), attr.rdev)?;
+                }
+                keep_owner(root.stat_in, work, temp, attr)?;
+                if root.stat_in.is_none() {
+                    file::chmodat(work, temp, attr.perm)?;
+                }
                 file::utimens_at(work, temp, Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))?;
             }
         }
@@ -148,7 +154,7 @@ impl Union {
             }
         }
         let meta = |from: BorrowedFd<'_>, mark: &dyn Fn(BorrowedFd<'_>) -> Sys<()>| {
-            copy_meta(from, to, attr, |to| {
+            self.give_meta(root, from, to, attr, |to| {
                 self.note_origin(node, to, base, attr)?;
                 mark(to)
             })
@@ -298,10 +304,11 @@ impl Union {
             return Err(Errno::ENOENT);
         }
         let lower = self.lower_dir(node, 0)?;
-        let attr = file::stat(lower.as_fd())?;
+        let attr = self.locate(node)?.stat()?;
         let temp = self.temp_name();
-        let made =
-            stage_dir(root, lower.as_fd(), &attr, &temp).and_then(|()| self.rename_into(root, &temp, &link));
+        let made = self
+            .stage_dir(root, lower.as_fd(), &attr, &temp)
+            .and_then(|()| self.rename_into(root, &temp, &link));
         if let Err(e) = made {
             clear(root.work.as_fd(), &temp);
             return Err(e);
@@ -312,6 +319,28 @@ impl Union {
             known.upper = true;
         }
         Ok(Some(BaseId::of(&attr)))
+    }
+
+    fn stage_dir(&self, root: &Writable, lower: BorrowedFd<'_>, attr: &Attr, temp: &[u8]) -> Sys<()> {
+        file::mkdirat(root.work.as_fd(), temp, 0o700)?;
+        let dir = file::openat(root.work.as_fd(), temp, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+        self.give_meta(root, lower, dir.as_fd(), attr, |_| Ok(()))?;
+        file::utimens_at(dir.as_fd(), b"", Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))
+    }
+
+    /// As [`copy_meta`], to where the upper has owners and modes.
+    fn give_meta(
+        &self,
+        root: &Writable,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        attr: &Attr,
+        mark: impl FnOnce(BorrowedFd<'_>) -> Sys<()>,
+    ) -> Sys<()> {
+        if let Some(which) = root.stat_in {
+            return kept::copy_meta(from, to, attr, which, mark);
+        }
+        copy_owned(from, to, attr, self.keeps_stats, mark)
     }
 
     /// The hash of a small file's content; the bytes are kept when they are text.
@@ -371,19 +400,23 @@ fn read_small(fd: BorrowedFd<'_>, size: u64) -> Sys<Vec<u8>> {
     Ok(bytes)
 }
 
-fn stage_dir(root: &Writable, lower: BorrowedFd<'_>, attr: &Attr, temp: &[u8]) -> Sys<()> {
-    file::mkdirat(root.work.as_fd(), temp, 0o700)?;
-    let dir = file::openat(root.work.as_fd(), temp, libc::O_PATH | libc::O_DIRECTORY, 0)?;
-    copy_meta(lower, dir.as_fd(), attr, |_| Ok(()))?;
-    file::utimens_at(dir.as_fd(), b"", Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))
-}
-
 /// Owner (where permitted), xattrs and mode of `from` onto `to`; `mark` adds marks of ours. The mode comes last: one
 /// without write permission keeps even the owner from setting xattrs (xattr(7)).
 pub(super) fn copy_meta(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     attr: &Attr,
+    mark: impl FnOnce(BorrowedFd<'_>) -> Sys<()>,
+) -> Sys<()> {
+    copy_owned(from, to, attr, false, mark)
+}
+
+/// As [`copy_meta`]; with `stats_apart`, the attributes that tell owner and mode are not among the xattrs.
+fn copy_owned(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    attr: &Attr,
+    stats_apart: bool,
     mark: impl FnOnce(BorrowedFd<'_>) -> Sys<()>,
 ) -> Sys<()> {
     let now = file::stat(to)?;
@@ -393,8 +426,15 @@ pub(super) fn copy_meta(
             Err(e) => return Err(e),
         }
     }
+    copy_xattrs(from, to, |name| stats_apart && layer::is_stat_xattr(name))?;
+    mark(to)?;
+    file::chmod_fd(to, attr.perm)
+}
+
+/// The xattrs that are the object's own, but for those that `not` names.
+pub(super) fn copy_xattrs(from: BorrowedFd<'_>, to: BorrowedFd<'_>, not: impl Fn(&[u8]) -> bool) -> Sys<()> {
     for name in xattr::list(from)? {
-        if layer::is_private(&name) {
+        if layer::is_private(&name) || not(&name) {
             continue;
         }
         let Some(value) = xattr::get(from, &name)? else {
@@ -407,11 +447,14 @@ pub(super) fn copy_meta(
             Err(e) => return Err(e),
         }
     }
-    mark(to)?;
-    file::chmod_fd(to, attr.perm)
+    Ok(())
 }
 
-fn keep_owner(dir: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Sys<()> {
+/// The owner of a copy that is no file or directory: in the attribute where it can have one, else where permitted.
+fn keep_owner(stat_in: Option<StatXattr>, dir: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Sys<()> {
+    if let Some(which) = stat_in.filter(|which| which.holds(which.disk_kind(attr.kind))) {
+        return which.write(dir, name, attr);
+    }
     match file::chownat(dir, name, attr.uid, attr.gid) {
         Ok(()) | Err(Errno::EPERM | Errno::EINVAL) => Ok(()),
         Err(e) => Err(e),

@@ -5,10 +5,10 @@ use super::fds::Slot;
 use super::lookup::LONG;
 use super::node::{Ident, Link, Node, NodeId, Place};
 use super::record::Note;
-use super::{Caller, Entry, TOP, Union, Writable};
+use super::{Caller, Entry, TOP, Union, Writable, kept};
 use crate::base::{Attr, Errno, Kind, Name, Sys};
 use crate::journal::Op;
-use crate::layer::{self, Found, WhiteoutForm};
+use crate::layer::{self, Found, StatXattr, WhiteoutForm};
 use crate::sys::{file, xattr};
 use smallvec::smallvec;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -50,10 +50,33 @@ impl Make<'_> {
         }
     }
 
-    /// Makes it at `name` in `dir` with the permission bits `perm`. A regular file comes open for writing, since
-    /// that is what follows, whatever its mode.
-    fn at(&self, dir: BorrowedFd<'_>, name: &[u8], perm: u32) -> Sys<Option<OwnedFd>> {
+    fn rdev(&self) -> u64 {
         match self {
+            Make::Node { rdev, .. } => *rdev,
+            Make::Dir { .. } | Make::Symlink { .. } => 0,
+        }
+    }
+
+    /// The attribute in which its owner and mode are to be, if the upper has one for it.
+    fn keeper(&self, root: &Writable) -> Option<StatXattr> {
+        root.stat_in.filter(|which| which.holds(which.disk_kind(self.kind())))
+    }
+
+    /// Makes it at `name` in `dir` with the permission bits `perm`, unless they are to be in `keeper`. A regular file comes open for writing, since
+    /// that is what follows, whatever its mode.
+    fn at(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        perm: u32,
+        keeper: Option<StatXattr>,
+    ) -> Sys<Option<OwnedFd>> {
+        let on_disk = keeper.map(|which| which.disk_kind(self.kind()));
+        let perm = on_disk.map_or(perm, |kind| layer::disk_perm(kind, perm));
+        match self {
+            Make::Node { .. } if self.kind() != Kind::File && on_disk == Some(Kind::File) => {
+                file::mknodat(dir, name, libc::S_IFREG | perm, 0).map(|()| None)
+            }
             Make::Node { .. } if self.kind() == Kind::File => {
                 file::openat(dir, name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, perm).map(Some)
             }
@@ -113,14 +136,15 @@ impl Union {
         let over = self.vacancy(&dir, name.as_bytes())?;
         let upper = self.upper_dir(&dir)?;
         let masked = make.perm() & !caller.umask;
-        let perm = if self.has_default_acl(&dir, upper.as_fd())? { make.perm() } else { masked };
+        let acl = root.stat_in.is_none() && self.has_default_acl(&dir, upper.as_fd())?;
+        let perm = if acl { make.perm() } else { masked };
         let (opened, attr, ttl) = match over {
             Some(form) => {
-                let parent = file::stat(upper.as_fd())?;
+                let parent = kept::stat(root.stat_in, upper.as_fd(), b"")?;
                 let staged = self.stage_make(root, &dir, &parent, caller, make, perm)?;
                 self.make_over_whiteout(root, &dir, (upper.as_fd(), &name), form, make, staged)?
             }
-            None => self.make_here(caller, upper.as_fd(), &name, make, perm)?,
+            None => self.make_here(root, caller, upper.as_fd(), &name, make, perm)?,
         };
         let node = self.adopt(&dir, &name, &attr, opened);
         dir.touch_entries();
@@ -131,17 +155,24 @@ impl Union {
     /// Makes the object where nothing is; what cannot be finished is taken away again.
     fn make_here(
         &self,
+        root: &Writable,
         caller: &Caller,
         upper: BorrowedFd<'_>,
         name: &Name,
         make: &Make<'_>,
         perm: u32,
     ) -> Sys<Made> {
-        let opened = make.at(upper, name.as_bytes(), perm)?;
-        let parent = if self.multi_user { Some(file::stat(upper)) } else { None };
-        let given = parent
-            .map_or(Ok(()), |parent| self.give_to_caller(caller, &parent?, upper, name.as_bytes(), make));
-        match given.and_then(|()| file::stat_at(upper, name.as_bytes())) {
+        let keeper = make.keeper(root);
+        let opened = make.at(upper, name.as_bytes(), perm, keeper)?;
+        let parent = if self.multi_user || keeper.is_some() {
+            Some(kept::stat(root.stat_in, upper, b""))
+        } else {
+            None
+        };
+        let given = parent.map_or(Ok(None), |parent| {
+            self.give_to_caller(caller, &parent?, (upper, name.as_bytes()), (make, perm), keeper)
+        });
+        match given.and_then(|attr| attr.map_or_else(|| file::stat_at(upper, name.as_bytes()), Ok)) {
             Ok(attr) => Ok((opened, attr, LONG)),
             Err(e) => {
                 let gone = match make.kind() {
@@ -191,13 +222,18 @@ impl Union {
         perm: u32,
     ) -> Sys<(Vec<u8>, Option<OwnedFd>, Attr)> {
         let (work, temp) = (root.work.as_fd(), self.temp_name());
-        let opened = make.at(work, &temp, perm)?;
-        let ready = self
-            .inherit(dir, parent, work, &temp, make, perm)
+        let keeper = make.keeper(root);
+        let opened = make.at(work, &temp, perm, keeper)?;
+        let inherited =
+            if keeper.is_some() { Ok(()) } else { self.inherit(dir, parent, work, &temp, make, perm) };
+        let ready = inherited
             .and_then(|()| {
-                if self.multi_user { self.give_to_caller(caller, parent, work, &temp, make) } else { Ok(()) }
+                if !self.multi_user && keeper.is_none() {
+                    return Ok(None);
+                }
+                self.give_to_caller(caller, parent, (work, &temp), (make, perm), keeper)
             })
-            .and_then(|()| file::stat_at(work, &temp));
+            .and_then(|attr| attr.map_or_else(|| file::stat_at(work, &temp), Ok));
         match ready {
             Ok(attr) => Ok((temp, opened, attr)),
             Err(e) => {
@@ -239,7 +275,7 @@ impl Union {
             clear(work, &temp);
         }
         placed?;
-        Ok(match file::stat_at(upper, name_bytes) {
+        Ok(match kept::stat(root.stat_in, upper, name_bytes) {
             Ok(attr) => (opened, attr, LONG),
             // All but its ctime is known; the kernel asks again.
             Err(_) => (opened, staged, Duration::ZERO),
@@ -293,26 +329,31 @@ impl Union {
         }
     }
 
-    /// With callers of many users, what one makes is theirs; `parent` is the directory it belongs in.
+    /// With callers of many users, what one makes is theirs; `parent` is the directory it belongs in. With a `keeper`
+    /// that is where it is noted, and the attributes come back.
     fn give_to_caller(
         &self,
         caller: &Caller,
         parent: &Attr,
-        at: BorrowedFd<'_>,
-        name: &[u8],
-        make: &Make<'_>,
-    ) -> Sys<()> {
+        (at, name): (BorrowedFd<'_>, &[u8]),
+        (make, perm): (&Make<'_>, u32),
+        keeper: Option<StatXattr>,
+    ) -> Sys<Option<Attr>> {
+        if let Some(which) = keeper {
+            let made = (make.kind(), perm, make.rdev());
+            return self.keep_made(caller, parent, (at, name), made, which).map(Some);
+        }
         let (uid, own_gid) = self.ids_of_caller(caller.uid, caller.gid);
         let gid = if parent.perm & libc::S_ISGID != 0 { parent.gid } else { own_gid };
         let made = file::stat_at(at, name)?;
         if (made.uid, made.gid) == (uid, gid) {
-            return Ok(());
+            return Ok(Some(made));
         }
         file::chownat(at, name, uid, gid)?;
         if made.perm & 0o6000 != 0 && make.kind() != Kind::Symlink {
             file::chmodat(at, name, made.perm)?; // chown(2) took set-uid and set-gid away
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Puts a whiteout where nothing is in the upper directory `upper`.

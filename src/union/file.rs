@@ -76,7 +76,13 @@ impl Union {
     /// A write by somebody without `CAP_FSETID` takes set-uid and set-gid away (inode(7)). The host does it for a
     /// server without privileges.
     fn drop_suid(&self, caller: &Caller, node: &Node, fd: &Arc<OwnedFd>) -> Sys<()> {
-        if !self.multi_user || caller.uid == 0 || !node.maybe_suid.load(Ordering::Relaxed) {
+        if caller.uid == 0 || !node.maybe_suid.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if let Some(which) = self.writable(node)?.stat_in {
+            return self.drop_kept_suid(node, fd.as_fd(), which);
+        }
+        if !self.multi_user {
             return Ok(());
         }
         let perm = file::stat(fd.as_fd())?.perm;
@@ -259,7 +265,7 @@ impl Union {
 }
 
 /// A mode after a write by somebody else: set-uid goes, and set-gid where it means "run as group".
-fn without_suid(perm: u32) -> u32 {
+pub(super) fn without_suid(perm: u32) -> u32 {
     let mut kept = perm & !libc::S_ISUID;
     if perm & libc::S_IXGRP != 0 {
         kept &= !libc::S_ISGID;

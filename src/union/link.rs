@@ -5,7 +5,7 @@ use super::dir::unhide;
 use super::lookup::LONG;
 use super::node::{Link, NodeId};
 use super::record::Note;
-use super::{Caller, Entry, TOP, Union};
+use super::{Caller, Entry, TOP, Union, kept};
 use crate::base::{Attr, Errno, Kind, Name, Sys};
 use crate::journal::Op;
 use crate::layer::WhiteoutForm;
@@ -64,7 +64,7 @@ impl Union {
                 unhide(upper.as_fd(), name.as_bytes(), || file::unlinkat(upper.as_fd(), name.as_bytes()))?;
             }
         }
-        let (attr, ttl) = match file::stat_at(upper.as_fd(), name.as_bytes()) {
+        let (attr, ttl) = match kept::stat(root.stat_in, upper.as_fd(), name.as_bytes()) {
             Ok(attr) => (attr, LONG),
             // The name is there, and all but the ctime is known; the kernel asks again.
             Err(_) => (Attr { nlink: before.nlink + 1, ..before }, Duration::ZERO),

@@ -3,9 +3,9 @@
 use super::copy_up::{forced, mark_at, marks_of};
 use super::fds::Slot;
 use super::node::{Dir, Ident, Link, LowerDir, Node, NodeId, Place};
-use super::{Entry, Root, TOP, Union, Writable, top_attr};
+use super::{Entry, Root, TOP, Union, Writable, kept, top_attr};
 use crate::base::{Access, Attr, Errno, Kind, Name, RelPath, Sys};
-use crate::layer::{self, Found, LayerKind, Origin, WhiteoutForm, index_name};
+use crate::layer::{self, Found, LayerKind, Origin, StatXattr, WhiteoutForm, index_name};
 use crate::sys::{file, xattr};
 use smallvec::smallvec;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,11 +35,13 @@ pub(crate) enum Seen {
 pub(crate) struct At {
     pub dir: Arc<OwnedFd>,
     pub name: Box<[u8]>,
+    /// Where its owner and mode are, if not in the object itself.
+    pub stat_in: Option<StatXattr>,
 }
 
 impl At {
     pub fn stat(&self) -> Sys<Attr> {
-        file::stat_at(self.dir.as_fd(), &self.name)
+        kept::stat(self.stat_in, self.dir.as_fd(), &self.name)
     }
 
     /// An `O_PATH` handle on the object.
@@ -175,7 +177,12 @@ impl Union {
         if !dir.place.read().upper {
             return Ok(Found::Nothing);
         }
-        layer::find(self.upper_dir(dir)?.as_fd(), name, LayerKind::Overlay, root.prefixed)
+        let upper = self.upper_dir(dir)?;
+        let found = layer::find(upper.as_fd(), name, LayerKind::Overlay, root.prefixed)?;
+        match (root.writable.as_ref().and_then(|w| w.stat_in), found) {
+            (Some(which), Found::Object(attr)) => Ok(Found::Object(which.read(upper.as_fd(), name, attr)?)),
+            (_, found) => Ok(found),
+        }
     }
 
     /// The topmost lower object at `name`, whatever the upper has there.
@@ -197,7 +204,13 @@ impl Union {
                 Found::Nothing => {}
                 Found::Whiteout(_) => return Ok(None),
                 Found::Object(attr) if self.hidden.contains(&(attr.dev, attr.ino)) => return Ok(None),
-                Found::Object(attr) => return Ok(Some((k, attr))),
+                Found::Object(attr) => {
+                    let attr = match root.lowers[usize::from(lower.layer)].stat_in {
+                        Some(which) => which.read(fd.as_fd(), name, attr)?,
+                        None => attr,
+                    };
+                    return Ok(Some((k, attr)));
+                }
             }
         }
         Ok(None)
@@ -468,33 +481,38 @@ impl Union {
 
     /// As `locate`, for a caller that holds the node's place.
     pub(crate) fn locate_in(&self, node: &Arc<Node>, place: &Place) -> Sys<At> {
-        let here = |fd: Arc<OwnedFd>| At { dir: fd, name: Box::default() };
+        let root = self.root(node)?;
+        let upper = root.writable.as_ref().and_then(|w| w.stat_in);
+        let below = |layer: u16| root.lowers[usize::from(layer)].stat_in;
+        let here = |dir: Arc<OwnedFd>, stat_in| At { dir, name: Box::default(), stat_in };
+        let within = |dir: Arc<OwnedFd>, name: &[u8], stat_in| At { dir, name: name.into(), stat_in };
         if let Some(pin) = &place.pin {
-            return Ok(here(pin.clone()));
+            return Ok(here(pin.clone(), upper));
         }
         let Some(link) = place.name() else {
             if let Some(index) = &place.index {
                 // Its known names are gone, but it has others.
-                return Ok(At { dir: self.writable(node)?.index.clone(), name: index.clone() });
+                return Ok(within(self.writable(node)?.index.clone(), index, upper));
             }
-            return match &self.root(node)?.writable {
-                Some(root) => Ok(here(root.upper.clone())),
-                None => self.lower_dir_in(node, place, 0).map(here),
+            return match &root.writable {
+                Some(root) => Ok(here(root.upper.clone(), upper)),
+                None => self.lower_dir_in(node, place, 0).map(|dir| here(dir, below(0))),
             };
         };
         if place.upper {
             if let Some(link) = place.links.iter().find(|l| l.upper) {
-                return Ok(At { dir: self.upper_dir(&link.parent)?, name: link.name.as_bytes().into() });
+                return Ok(within(self.upper_dir(&link.parent)?, link.name.as_bytes(), upper));
             }
             let index = place.index.clone().ok_or(Errno::ESTALE)?;
-            return Ok(At { dir: self.writable(node)?.index.clone(), name: index });
+            return Ok(within(self.writable(node)?.index.clone(), &index, upper));
         }
         if node.kind == Kind::Dir {
-            return self.lower_dir_in(node, place, 0).map(here);
+            let layer = place.lowers.first().ok_or(Errno::ESTALE)?.layer;
+            return self.lower_dir_in(node, place, 0).map(|dir| here(dir, below(layer)));
         }
         let lowers = link.parent.place.read().lowers.clone();
         let k = lowers.iter().position(|l| l.layer == place.layer).ok_or(Errno::ESTALE)?;
-        Ok(At { dir: self.lower_dir(&link.parent, k)?, name: link.name.as_bytes().into() })
+        Ok(within(self.lower_dir(&link.parent, k)?, link.name.as_bytes(), below(place.layer)))
     }
 
     /// Attributes of the node as the merged view shows them.
@@ -613,7 +631,7 @@ impl Merge<'_> {
 
 /// What the index has under `name`.
 pub(crate) fn stat_index(root: &Writable, name: &[u8]) -> Sys<Option<Attr>> {
-    match file::stat_at(root.index.as_fd(), name) {
+    match kept::stat(root.stat_in, root.index.as_fd(), name) {
         Ok(attr) => Ok(Some(attr)),
         Err(Errno::ENOENT) => Ok(None),
         Err(e) => Err(e),

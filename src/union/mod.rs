@@ -19,6 +19,7 @@ mod entry;
 mod fds;
 mod file;
 mod invalidate;
+mod kept;
 mod link;
 mod lookup;
 mod moved;
@@ -44,11 +45,11 @@ pub use node::NodeId;
 pub use partial::{BlockCopy, Unfilled};
 pub use quota::Limits;
 pub use readdir::DirItem;
-pub use view::{IdRange, Ids, View};
+pub use view::{IdRange, Ids, Stats, View};
 
 use crate::base::{Attr, BaseId, Errno, Error, Kind, Name, RelPath, Result, Rules, SetTime, Sys, Time};
 use crate::journal::Journal;
-use crate::layer::{self, Features, LayerKind, WhiteoutForm};
+use crate::layer::{self, Features, LayerKind, StatXattr, WhiteoutForm};
 use crate::sys::{self, file as sysfile};
 use fds::FdCache;
 use invalidate::Watcher;
@@ -116,6 +117,8 @@ pub struct Config {
 pub(crate) struct Layer {
     dir: Arc<OwnedFd>,
     kind: LayerKind,
+    /// Where owner and mode are, if not in the objects themselves.
+    stat_in: Option<StatXattr>,
 }
 
 pub(crate) struct Root {
@@ -137,6 +140,8 @@ pub(crate) struct Writable {
     work: Arc<OwnedFd>,
     index: Arc<OwnedFd>,
     features: Features,
+    /// As in [`Layer`].
+    stat_in: Option<StatXattr>,
     /// Whether a large file may borrow bytes of the lower for a while.
     borrows: bool,
     /// Whether a directory of the lower may be renamed by noting where it was.
@@ -162,6 +167,8 @@ pub struct Union {
     hidden: Vec<(u64, u64)>,
     multi_user: bool,
     view: View,
+    /// Whether a layer keeps owner and mode in an attribute, which is then not shown.
+    keeps_stats: bool,
     quota: OnceLock<quota::Quota>,
     owed: owed::Owed,
     partials: partial::Partials,
@@ -189,12 +196,17 @@ impl Union {
         let single = config.single && config.roots.len() == 1;
         let mut roots = Vec::with_capacity(config.roots.len());
         for (i, root) in config.roots.into_iter().enumerate() {
-            roots.push(open_root(root, u16::try_from(i).unwrap_or(TOP - 1), single, &nodes)?);
+            let index = u16::try_from(i).unwrap_or(TOP - 1);
+            roots.push(open_root(root, index, single, &nodes, config.view.stats)?);
         }
         if !single {
             let top = Node::top(roots.iter().map(|r| (r.name.clone(), r.node.clone())).collect());
             nodes.insert_fixed(Arc::new(top));
         }
+        let keeps = |r: &Root| {
+            r.lowers.iter().any(|l| l.stat_in.is_some()) || r.writable.iter().any(|w| w.stat_in.is_some())
+        };
+        let keeps_stats = roots.iter().any(keeps);
         let listings =
             lru::LruCache::new(std::num::NonZeroUsize::new(64).unwrap_or(std::num::NonZeroUsize::MIN));
         let union = Arc::new_cyclic(|own| Union {
@@ -210,6 +222,7 @@ impl Union {
             hidden: config.hidden,
             multi_user: config.multi_user,
             view: config.view,
+            keeps_stats,
             quota: OnceLock::new(),
             owed: owed::Owed::default(),
             partials: partial::Partials::new(),
@@ -265,7 +278,7 @@ impl Union {
     }
 }
 
-fn open_root(root: RootConfig, index: u16, single: bool, nodes: &Table) -> Result<Root> {
+fn open_root(root: RootConfig, index: u16, single: bool, nodes: &Table, stats: Stats) -> Result<Root> {
     let fail = |what: &str, e: Errno| Error::on_path(what, &root.real_path, e);
     let top =
         root.lowers.first().ok_or_else(|| Error::failure("a root needs at least one layer below it"))?;
@@ -283,12 +296,22 @@ fn open_root(root: RootConfig, index: u16, single: bool, nodes: &Table) -> Resul
                 prepare_upper_root(&upper, top.dir.as_fd(), &attr)
                     .map_err(|e| fail("prepare the upper of", e))?;
             }
-            Some(open_upper(upper).map_err(|e| fail("prepare the work directory of", e))?)
+            let mut writable = open_upper(upper).map_err(|e| fail("prepare the work directory of", e))?;
+            if let Stats::Kept(which) = stats {
+                kept::mark_upper(writable.upper.as_fd(), which)?;
+                (writable.stat_in, writable.borrows) = (Some(which), false);
+            }
+            Some(writable)
         }
         None => None,
     };
     let lowers: Vec<LowerDir> =
         (0..root.lowers.len()).map(|layer| LowerDir { layer: layer as u16, path: RelPath::root() }).collect();
+    let layers = root.lowers.into_iter().map(|l| {
+        let stat_in = kept::in_layer(&l, stats).map_err(|e| fail("read the attributes of a layer of", e))?;
+        Ok(Layer { dir: Arc::new(l.dir), kind: l.kind, stat_in })
+    });
+    let layers = layers.collect::<Result<Vec<Layer>>>()?;
     let ident = Ident::of(index, &attr);
     let id = if single { ROOT_ID } else { nodes.preferred_id(&ident) };
     let node = Arc::new(Node::root_dir(id, index, ident, lowers, writable.is_some()));
@@ -296,7 +319,7 @@ fn open_root(root: RootConfig, index: u16, single: bool, nodes: &Table) -> Resul
     Ok(Root {
         name: root.name,
         real_path: root.real_path,
-        lowers: root.lowers.into_iter().map(|l| Layer { dir: Arc::new(l.dir), kind: l.kind }).collect(),
+        lowers: layers,
         lower_dev: attr.dev,
         prefixed,
         node,
@@ -319,6 +342,7 @@ fn open_upper(upper: UpperConfig) -> Sys<Writable> {
         work,
         index: Arc::new(index),
         features: upper.features,
+        stat_in: None,
         redirects: upper.features.xattr && !upper.shared,
         indexed: AtomicBool::new(indexed),
     })

@@ -3,6 +3,7 @@
 use super::Union;
 use super::node::Node;
 use crate::base::{Attr, Errno, Kind, Sys};
+use crate::layer::StatXattr;
 use std::sync::atomic::Ordering;
 
 /// The id that stands for one without a place in a mapping (`/proc/sys/kernel/overflowuid`).
@@ -67,12 +68,27 @@ pub struct View {
     pub no_acl: bool,
     /// Nothing is made durable: a crash of the host may cost the upper.
     pub volatile: bool,
+    /// Whose owners and modes are shown.
+    pub stats: Stats,
+}
+
+/// Where owner, mode and type of objects are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stats {
+    /// In the objects themselves.
+    #[default]
+    Own,
+    /// As well, but for lower layers whose root directory has such an attribute: in that.
+    Marked,
+    /// In this attribute, where an object has one; all that is written gets one. There are no ACLs: they would be about
+    /// the owner and mode on disk.
+    Kept(StatXattr),
 }
 
 impl Union {
     /// Whether objects may have ACLs.
     pub fn has_acls(&self) -> bool {
-        !self.view.no_acl
+        !self.view.no_acl && !matches!(self.view.stats, Stats::Kept(_))
     }
 
     /// Whether nothing need be made durable.

@@ -5,13 +5,12 @@ use super::node::NodeId;
 use super::{Caller, TOP, Union};
 use crate::base::{Errno, Sys};
 use crate::journal::Op;
-use crate::layer;
 use crate::sys::xattr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 /// ACLs travel as xattrs of this prefix (acl(5)).
-const ACL_PREFIX: &[u8] = b"system.posix_acl_";
+pub(super) const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
 impl Union {
     /// The value of an xattr.
@@ -19,7 +18,7 @@ impl Union {
     /// # Errors
     /// `ENODATA` when there is none (also for the union's own), else as `getxattr(2)`.
     pub fn getxattr(&self, id: NodeId, name: &[u8]) -> Sys<Vec<u8>> {
-        if layer::is_private(name) {
+        if self.is_private(name) {
             return Err(Errno::ENODATA);
         }
         self.check_acl(name)?;
@@ -43,7 +42,7 @@ impl Union {
         }
         let names = xattr::list(self.locate(&node)?.handle()?.as_fd())?;
         let mut out = Vec::new();
-        for name in names.iter().filter(|n| !layer::is_private(n) && self.check_acl(n).is_ok()) {
+        for name in names.iter().filter(|n| !self.is_private(n) && self.check_acl(n).is_ok()) {
             out.extend_from_slice(name);
             out.push(0);
         }
@@ -68,7 +67,7 @@ impl Union {
     }
 
     fn check_acl(&self, name: &[u8]) -> Sys<()> {
-        let refused = self.view.no_acl && name.starts_with(ACL_PREFIX);
+        let refused = !self.has_acls() && name.starts_with(ACL_PREFIX);
         if refused { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
     }
 
@@ -81,7 +80,7 @@ impl Union {
     ) -> Sys<()> {
         self.check_acl(name)?;
         let node = self.nodes.get(id)?;
-        if layer::is_private(name) || node.root == TOP {
+        if self.is_private(name) || node.root == TOP {
             return Err(Errno::EPERM);
         }
         let _charge = self.charge_xattr(&node)?;
