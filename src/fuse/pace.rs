@@ -138,7 +138,10 @@ impl Pace {
 
     /// To be called by a serving thread when a request of thread `client` came in.
     pub fn begin(&self, client: u32) -> Turn<'_> {
-        if self.both.is_some() && client != 0 && self.client.swap(client as i32, Ordering::Relaxed) != client as i32 {
+        if self.both.is_some()
+            && client != 0
+            && self.client.swap(client as i32, Ordering::Relaxed) != client as i32
+        {
             self.burst.store(0, Ordering::Relaxed);
             self.second.store(true, Ordering::Relaxed);
         }
