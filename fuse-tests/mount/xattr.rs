@@ -16,6 +16,7 @@ crate::cases![
     copied_up_with_the_object,
     marks_of_an_unreadable_object,
     access_acls_set_the_mode,
+    capabilities_of_new_files,
 ];
 
 fn open(path: impl AsRef<Path>) -> OwnedFd {
@@ -39,6 +40,21 @@ fn tree(l: &Path) {
     for name in ["d", "f"] {
         xattr::set(open(l.join(name)).as_fd(), b"user.lower", b"v", 0).unwrap();
     }
+}
+
+/// The kernel asks for them before a first write, and we know the answer for files made here; until one is set.
+fn capabilities_of_new_files() {
+    let bed = Bed::new(tree);
+    put(bed.at("new"), "1");
+    let fd = open(bed.at("new"));
+    assert_eq!(xattr::get(fd.as_fd(), b"security.capability"), Ok(None));
+    // cap_net_raw=ep, version 2 (linux/capability.h); only root may set one.
+    let value = [1u32 | 2 << 24, 1 << 13, 0, 0, 0].map(u32::to_le_bytes).concat();
+    match xattr::set(fd.as_fd(), b"security.capability", &value, 0) {
+        Ok(()) => assert_eq!(xattr::get(fd.as_fd(), b"security.capability"), Ok(Some(value))),
+        Err(e) => assert_eq!(e, Errno::EPERM),
+    }
+    assert_eq!(xattr::get(fd.as_fd(), b"security.capability").unwrap().is_some(), nix::unistd::geteuid().is_root());
 }
 
 fn of_files_and_directories() {

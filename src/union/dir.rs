@@ -146,7 +146,9 @@ impl Union {
             }
             None => self.make_here(root, caller, upper.as_fd(), &name, make, perm)?,
         };
+        let is_new_file = opened.is_some();
         let node = self.adopt(&dir, &name, &attr, opened);
+        node.no_capability.store(is_new_file, Ordering::Release);
         dir.touch_entries();
         self.record(caller, Note::new(make.op(), dir.root, self.path_in(&dir, name.as_bytes()), attr.kind));
         Ok(Entry { id: node.id, attr: self.show(&node, attr), ttl })

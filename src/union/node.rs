@@ -125,6 +125,8 @@ pub(crate) struct Node {
     pub unwatched_state: AtomicU64,
     /// The set-uid or set-gid bit may be set, so that a write must look.
     pub maybe_suid: AtomicBool,
+    /// A regular file made here and given no capability since, so that nobody needs to look for one.
+    pub no_capability: AtomicBool,
     /// A rule says so; it never becomes false again.
     pub read_only: AtomicBool,
     pub dir: Option<Box<Dir>>,
@@ -143,6 +145,7 @@ impl Node {
             last_write: AtomicU64::new(0),
             unwatched_state: AtomicU64::new(0),
             maybe_suid: AtomicBool::new(false),
+            no_capability: AtomicBool::new(false),
             read_only: AtomicBool::new(false),
             dir: (kind == Kind::Dir).then(Box::default),
         }

@@ -11,6 +11,8 @@ use std::sync::atomic::Ordering;
 
 /// ACLs travel as xattrs of this prefix (acl(5)).
 pub(super) const ACL_PREFIX: &[u8] = b"system.posix_acl_";
+/// What the kernel asks for before the first write to a file (capabilities(7)).
+const CAPABILITY: &[u8] = b"security.capability";
 
 impl Union {
     /// The value of an xattr.
@@ -24,7 +26,7 @@ impl Union {
         self.check_acl(name)?;
         let _tree = self.tree.read();
         let node = self.nodes.get(id)?;
-        if node.root == TOP {
+        if node.root == TOP || (name == CAPABILITY && node.no_capability.load(Ordering::Acquire)) {
             return Err(Errno::ENODATA);
         }
         xattr::get_strict(self.locate(&node)?.handle()?.as_fd(), name)
@@ -85,6 +87,9 @@ impl Union {
         }
         let _charge = self.charge_xattr(&node)?;
         let base = self.copy_up(&node, Content::Keep)?;
+        if name == CAPABILITY {
+            node.no_capability.store(false, Ordering::Release);
+        }
         let _tree = self.tree.read();
         change(self.locate_upper(&node)?.handle()?.as_fd())?;
         if let Some(dir) = &node.dir {
