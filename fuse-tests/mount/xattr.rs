@@ -54,7 +54,10 @@ fn capabilities_of_new_files() {
         Ok(()) => assert_eq!(xattr::get(fd.as_fd(), b"security.capability"), Ok(Some(value))),
         Err(e) => assert_eq!(e, Errno::EPERM),
     }
-    assert_eq!(xattr::get(fd.as_fd(), b"security.capability").unwrap().is_some(), nix::unistd::geteuid().is_root());
+    assert_eq!(
+        xattr::get(fd.as_fd(), b"security.capability").unwrap().is_some(),
+        nix::unistd::geteuid().is_root()
+    );
 }
 
 fn of_files_and_directories() {
