@@ -1,6 +1,8 @@
 # Shared by the scripts: what this host needs, and how to get it. Source it; it has no effect by itself.
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Where cargo puts a release build.
+release=$(cd "$here" && realpath -m "${CARGO_TARGET_DIR:-target}")/release
 
 say() { printf '==> %s\n' "$*" >&2; }
 

@@ -76,7 +76,9 @@ impl Place {
             .env("CARGO_HOME", self.at("home/.cargo"))
             .env("LC_ALL", "C")
             .env("TZ", "UTC")
-            .env_remove("SBX_FUSE_SESSION");
+            .env_remove("SBX_FUSE_SESSION")
+            // Both runs build into the project itself.
+            .env_remove("CARGO_TARGET_DIR");
     }
 
     fn shell(&self, case: &Case, function: &str) {
