@@ -9,22 +9,26 @@ import mmap
 from contextlib import contextmanager
 from pathlib import Path
 
+from prepare import note
+
 ORDER = Path("/sys/module/page_reporting/parameters/page_reporting_order")
 LARGER_THAN_ANY = 11  # pages are free in blocks of at most 2^10
 SHARE = 0.9  # of what is available
 
 
 @contextmanager
-def kept(root):
+def kept(wanted):
     """While it lasts, memory stays with this machine as far as that can be had; a sentence for the results."""
-    if not root:
+    if not wanted:
         yield "as it came: not touched before"
         return
     before = ORDER.read_text() if ORDER.exists() else None
     reported = before is not None and not ask(str(LARGER_THAN_ANY))
     try:
+        note("touching the machine's memory")
         touch()
-        yield "all touched before the rounds" + ("; free pages go back to the host" if reported else "")
+        kept_words = "go back to the host" if reported else "stay here"
+        yield "all touched before the rounds" + (f"; free pages {kept_words}" if before is not None else "")
     finally:
         if before is not None and not ask(before):
             raise SystemExit(f"bench: {ORDER} could not be set back to {before.strip()}")
