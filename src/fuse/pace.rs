@@ -138,23 +138,26 @@ impl Pace {
 
     /// To be called by a serving thread when a request of thread `client` came in.
     pub fn begin(&self, client: u32) -> Turn<'_> {
-        if self.both.is_some()
-            && client != 0
-            && self.client.swap(client as i32, Ordering::Relaxed) != client as i32
-        {
-            self.burst.store(0, Ordering::Relaxed);
-            self.second.store(true, Ordering::Relaxed);
-        }
-        if self.both.is_some() && client != 0 && !self.spinning.load(Ordering::Relaxed) {
-            if self.now().saturating_sub(self.last.load(Ordering::Relaxed)) > nanos(BURST) {
+        if self.both.is_some() && client != 0 {
+            if self.client.swap(client as i32, Ordering::Relaxed) != client as i32 {
                 self.burst.store(0, Ordering::Relaxed);
+                self.second.store(true, Ordering::Relaxed);
             }
-            if !KNOWN.replace(true) {
-                self.servers.lock().push(gettid());
+            if !self.spinning.load(Ordering::Relaxed) {
+                self.before_spin();
             }
         }
         self.begun.fetch_add(1, Ordering::Relaxed);
         Turn { pace: self, client }
+    }
+
+    fn before_spin(&self) {
+        if self.now().saturating_sub(self.last.load(Ordering::Relaxed)) > nanos(BURST) {
+            self.burst.store(0, Ordering::Relaxed);
+        }
+        if !KNOWN.replace(true) {
+            self.servers.lock().push(gettid());
+        }
     }
 
     fn answered(&self, client: u32) {

@@ -62,8 +62,8 @@ impl Make<'_> {
         root.stat_in.filter(|which| which.holds(which.disk_kind(self.kind())))
     }
 
-    /// Makes it at `name` in `dir` with the permission bits `perm`, unless they are to be in `keeper`. A regular file comes open for writing, since
-    /// that is what follows, whatever its mode.
+    /// Makes it at `name` in `dir` with the permission bits `perm`, unless they are to be in `keeper`. A regular file
+    /// comes open for writing, since that is what follows, whatever its mode.
     fn at(
         &self,
         dir: BorrowedFd<'_>,
