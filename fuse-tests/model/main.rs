@@ -19,7 +19,7 @@ use plain::Plain;
 use proptest::prelude::*;
 use sbx_fuse::journal;
 use sbx_fuse::layer::{LayerKind, WhiteoutForm};
-use sbx_fuse::review::{self, Disagreement, RootDirs, Settled};
+use sbx_fuse::review::{self, Disagreement, Leave, Offline, RootDirs, Selection, Settled};
 use std::fs;
 use std::path::Path;
 use tree::{Tree, differences};
@@ -107,6 +107,42 @@ impl Both {
         };
         let (fold, scan) = (words(&folded), words(&scanned));
         prop_assert!(differ.is_empty(), "{:#?}\njournal: {:#?}\nupper: {:#?}", differ, fold, scan);
+        Ok(())
+    }
+
+    /// What is applied of the journal's changes makes the real tree what the view was, and leaves nothing to apply.
+    fn applies(&mut self) -> Result<(), TestCaseError> {
+        self.view.stop();
+        let setup = &self.view.setup;
+        let real = &setup.lowers[0].0;
+        let roots = [RootDirs::open(real, &setup.upper, &setup.work, setup.features).unwrap()];
+        let set = journal::fold_dir(&setup.journal).unwrap().set;
+        let settled = review::settle(&roots, &set).unwrap();
+        let conflicts = review::check(&roots, &settled, &|_, _| None).unwrap();
+        prop_assert!(conflicts.is_empty(), "{:#?}", conflicts);
+        let plan = review::plan(&settled, &Selection::All).unwrap();
+        let mut dropper = Offline::new(&roots, &set, Leave::Applied);
+        let report = review::apply(&roots, &plan, &mut dropper, &mut |_| {});
+        prop_assert!(report.is_ok(), "{:?} {:#?}", report.err(), set);
+        let different = differences(&self.plain.tree(), &Plain::new(real.clone()).tree(), self.exact_links);
+        prop_assert!(different.is_empty(), "applied: {:#?} {:#?}", different, set);
+        let left = review::settle(&roots, &review::scan(&roots).unwrap()).unwrap();
+        prop_assert!(left.is_empty(), "left: {:#?}", left);
+        Ok(())
+    }
+
+    /// Throwing all of the journal's changes away leaves nothing that differs from the real tree.
+    fn is_thrown_away(&mut self) -> Result<(), TestCaseError> {
+        self.view.stop();
+        let setup = &self.view.setup;
+        let roots = [RootDirs::open(&setup.lowers[0].0, &setup.upper, &setup.work, setup.features).unwrap()];
+        let set = journal::fold_dir(&setup.journal).unwrap().set;
+        let settled = review::settle(&roots, &set).unwrap();
+        let mut dropper = Offline::new(&roots, &set, Leave::Discarded);
+        let done = review::discard(&roots, &settled, &Selection::All, &mut dropper);
+        prop_assert!(done.is_ok_and(|d| d.kept.is_empty()), "{:#?}", set);
+        let left = review::settle(&roots, &review::scan(&roots).unwrap()).unwrap();
+        prop_assert!(left.is_empty(), "left: {:#?} of {:#?}", left, set);
         Ok(())
     }
 
@@ -220,6 +256,22 @@ proptest! {
         let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), borrows);
         both.apply(&work)?;
         both.journal_agrees()?;
+    }
+
+    #[test]
+    fn what_changed_places_is_told_and_applied(
+        lower in prop::collection::vec(ops::building(), 0..25),
+        work in prop::collection::vec(ops::places(), 0..15),
+        prefixed: bool,
+        applied: bool,
+    ) {
+        let kept = |op: &Op| !matches!(op, Op::Symlink { .. } | Op::Fifo { .. } | Op::Link { .. });
+        let lower: Vec<Op> = lower.into_iter().filter(kept).collect();
+        let work: Vec<Op> = work.into_iter().flatten().filter(|op| !matches!(op, Op::Link { .. })).collect();
+        let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), false);
+        both.apply(&work)?;
+        both.journal_agrees()?;
+        if applied { both.applies()? } else { both.is_thrown_away()? }
     }
 
     #[test]

@@ -149,6 +149,29 @@ pub fn working() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Directories and what is in them change places. `t` is nowhere else.
+pub fn places() -> impl Strategy<Value = Vec<Op>> {
+    let name = || prop::sample::select(vec!["a", "b", "c"]);
+    let replaced = |at: Path, new: &'static str, back: &'static str| {
+        let mv = |from: Path, to: Path| Op::Rename { from, to, how: How::Replace };
+        let (t, inner) = (vec!["t"], [&at[..], &[new]].concat());
+        vec![
+            mv(at.clone(), t.clone()),
+            Op::Mkdir { at: at.clone() },
+            mv(t.clone(), inner.clone()),
+            mv([&inner[..], &[back]].concat(), [&at[..], &[back]].concat()),
+            Op::Remove { at: t },
+        ]
+    };
+    prop_oneof![
+        3 => working().prop_map(|op| vec![op]),
+        3 => (path(), path(), how()).prop_map(|(from, to, how)| vec![Op::Rename { from, to, how }]),
+        1 => path().prop_map(|at| vec![Op::Mkdir { at }]),
+        // A directory moves into one made in its place, and something of it comes back.
+        2 => (path(), name(), name()).prop_map(move |(at, new, back)| replaced(at, new, back)),
+    ]
+}
+
 /// The real tree and the session of a seed, the same each time, so many operations of each at most. Without what a scan
 /// or the journal is known not to follow, and without operations that are several for the kernel or leave something
 /// open.

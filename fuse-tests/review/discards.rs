@@ -12,7 +12,7 @@ fn try_discard(w: &World, paths: &[&str]) -> sbx_fuse::base::Result<()> {
     };
     let scanned = w.scan();
     let mut dropper = Offline::new(&roots, &scanned, Leave::Discarded);
-    discard(&w.settled(), &selection, &mut dropper).map(drop)
+    discard(&roots, &w.settled(), &selection, &mut dropper).map(drop)
 }
 
 fn everything() -> World {

@@ -2,6 +2,7 @@
 
 use super::{Attr, Kind, RelPath, Time};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What a real object was when the session first changed it. Conflict detection compares against this.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,4 +123,29 @@ pub struct Change {
 pub struct ChangeSet {
     /// The changes in order.
     pub changes: Vec<Change>,
+}
+
+impl ChangeSet {
+    /// Makes renames of those of `changes`, of one root, that `back` names: directories that are at their path of the real
+    /// tree again, in a directory made in the session. Such a one is where it was only as long as the real directory around
+    /// it stays there; when a rename takes that along, this is a rename as well, which ends where it began.
+    pub fn rename_left_behind(changes: &mut [Change], mut back: Vec<usize>) {
+        let claims = changes.iter().filter_map(|c| Some((c.from.clone()?, (c.path.clone(), c.what))));
+        let mut claims: BTreeMap<RelPath, RelPath> = claims
+            .filter(|(_, (_, what))| *what == What::Renamed)
+            .map(|(from, (to, _))| (from, to))
+            .collect();
+        // Directories come before what is in them: what the one takes along the other may leave.
+        back.sort_by(|&a, &b| changes[a].path.cmp(&changes[b].path));
+        for i in back {
+            let path = changes[i].path.clone();
+            let above = std::iter::successors(path.parent(), RelPath::parent);
+            let nearest = above.into_iter().find(|dir| claims.contains_key(dir));
+            if nearest.is_some_and(|dir| claims[&dir] != dir) {
+                changes[i].what = What::Renamed;
+                changes[i].from = Some(path.clone());
+                claims.insert(path.clone(), path);
+            }
+        }
+    }
 }

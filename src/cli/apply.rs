@@ -113,7 +113,8 @@ pub(super) fn run(args: ApplyArgs) -> Result<u8> {
             ));
         } else {
             let drop = Selection::Paths(taken.real.clone());
-            opened.with_dropper(Op::Discarded, |_, dropper| review::discard(&set, &drop, dropper))?;
+            opened
+                .with_dropper(Op::Discarded, |roots, dropper| review::discard(roots, &set, &drop, dropper))?;
             opened.refold()?;
         }
         set.retain(|s| !taken.real.contains(&(s.change.root, s.change.path.clone())));

@@ -54,7 +54,8 @@ pub(super) fn run(args: DiscardArgs) -> Result<u8> {
         output::note("nothing was thrown away");
         return Ok(ErrorKind::Failure.exit_code());
     }
-    let done = opened.with_dropper(Op::Discarded, |_, dropper| review::discard(&set, &selection, dropper))?;
+    let done = opened
+        .with_dropper(Op::Discarded, |roots, dropper| review::discard(roots, &set, &selection, dropper))?;
     for (root, path) in &done.kept {
         let path = quote(&paths::shown(&opened.session, *root, path));
         output::note(&format!("{path} stays: it changed again meanwhile"));

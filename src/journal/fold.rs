@@ -145,8 +145,8 @@ impl Folder {
     pub fn finish(&self) -> Folded {
         let (mut changes, mut replaced) = (Vec::new(), BTreeMap::new());
         for (&root, tree) in &self.trees {
-            let mut bases = Vec::new();
-            tree.changes(root, &mut changes, &mut bases);
+            let (mut of_root, bases) = tree.changes(root);
+            changes.append(&mut of_root);
             replaced.extend(bases.into_iter().map(|(path, base)| ((root, path), base)));
         }
         changes.sort_unstable_by(|a, b| (a.root, &a.path).cmp(&(b.root, &b.path)));

@@ -11,8 +11,8 @@
 //! So a rename of a directory moves one node, and all lower paths beneath follow by themselves. Lower paths get
 //! shorter with every step towards the root of the lower, so following origins ends.
 
-use crate::base::{BaseId, Change, Kind, ProcRef, RelPath, What};
-use std::collections::BTreeMap;
+use crate::base::{BaseId, Change, ChangeSet, Kind, ProcRef, RelPath, What};
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) type Id = u32;
 pub(super) const ROOT: Id = 0;
@@ -416,7 +416,10 @@ impl Tree {
     }
 
     /// The net changes, in no order, and the bases of lower objects that a renamed one replaced.
-    pub(super) fn changes(&self, root: u16, out: &mut Vec<Change>, replaced: &mut Vec<(RelPath, BaseId)>) {
+    pub(super) fn changes(&self, root: u16) -> (Vec<Change>, Vec<(RelPath, BaseId)>) {
+        let (mut out, mut replaced) = (Vec::new(), Vec::new());
+        // What is at its real path again: where its change is, and that of its home.
+        let (mut back, mut homes) = (Vec::new(), Vec::new());
         let top = self.node(ROOT);
         if top.content || top.meta {
             out.push(change(root, RelPath::root(), What::Meta, top));
@@ -435,11 +438,15 @@ impl Tree {
                         if let (What::Renamed, Some(base)) = (change.what, hidden) {
                             replaced.push((change.path.clone(), base.clone()));
                         }
+                        if change.kind == Kind::Dir && self.is_back(id) {
+                            back.push(out.len());
+                        }
                         out.push(change);
                     }
                 } else if let Some(gone) =
                     slot.gone.as_ref().filter(|g| g.away.is_none_or(|id| self.is_back(id)))
                 {
+                    homes.extend(gone.away.map(|id| (out.len(), self.path(id))));
                     out.push(Change {
                         root,
                         path,
@@ -455,13 +462,24 @@ impl Tree {
                 }
             }
         }
+        ChangeSet::rename_left_behind(&mut out, back);
+        // The rename tells that its home has lost it.
+        let renamed: BTreeSet<RelPath> =
+            out.iter().filter(|c| c.from.as_ref() == Some(&c.path)).map(|c| c.path.clone()).collect();
+        for (i, _) in homes.iter().rev().filter(|(_, guest)| renamed.contains(guest)) {
+            out.swap_remove(*i);
+        }
+        (out, replaced)
     }
 
     /// Whether what lives elsewhere is not a rename there: in the end it is at the path that it has in the real tree, in a
     /// directory that was made in the session. Then its home has lost it. (A directory of the real tree that was renamed to
     /// there is another matter: both move, and one comes into the other.)
     fn is_back(&self, id: Id) -> bool {
-        !self.has_lower(self.node(id).parent) && self.lower(id).is_some_and(|lower| lower == self.path(id))
+        let node = self.node(id);
+        matches!(node.origin, Origin::Away { .. } | Origin::Lower(_))
+            && !self.has_lower(node.parent)
+            && self.lower(id).is_some_and(|lower| lower == self.path(id))
     }
 
     /// Where a node is in the merged view.
@@ -490,9 +508,10 @@ impl Tree {
                 }
                 if from == path && !self.has_lower(dir) {
                     // Back at its real path, but in a directory that the session made there: what the real tree has
-                    // there stays, unless a comparison finds otherwise.
+                    // there stays, unless a comparison finds otherwise, or it has to move for that.
                     let back = change(root, path, What::Modified, node);
-                    return Some(Change { content: true, meta: true, ..back });
+                    let file = node.kind != Kind::Dir;
+                    return Some(Change { content: file || node.content, meta: file || node.meta, ..back });
                 }
                 Some(Change { from: Some(from), ..change(root, path, What::Renamed, node) })
             }
@@ -542,7 +561,6 @@ mod tests {
     use super::*;
     use crate::journal::{Entry, Folder, Op, Record};
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     /// Every node is in one slot or free, and homes and guests point at each other.
     fn audit(tree: &Tree) {

@@ -1,10 +1,14 @@
 //! Taking changes out of a session: because they are unwanted, or because the real tree has them now.
 
+use super::objects::Object;
 use super::paths::Resolver;
 use super::plan::Selection;
-use super::settle::Settled;
-use crate::base::{Change, Error, Kind, RelPath, Result, Time, What};
+use super::settle::{MetaDiff, Settled};
+use super::{RootDirs, objects, root_of};
+use crate::base::{Attr, Change, Error, Kind, RelPath, Result, Sys, Time, What};
+use crate::layer;
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 
 /// Which state of a session's object a decision was made on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +42,12 @@ pub struct Discarded {
 ///
 /// # Errors
 /// When something that is not selected lives in, or was moved out of, what would go; nothing is discarded then.
-pub fn discard(set: &[Settled], selection: &Selection, dropper: &mut dyn Dropper) -> Result<Discarded> {
+pub fn discard(
+    roots: &[RootDirs],
+    set: &[Settled],
+    selection: &Selection,
+    dropper: &mut dyn Dropper,
+) -> Result<Discarded> {
     let chosen: Vec<Settled> = set.iter().filter(|s| selection.takes(s)).cloned().collect();
     let resolver = Resolver::new(set.iter().map(|s| &s.change));
     let takes = |c: &Change| set_at(set, c.root, &c.path).is_some_and(|s| selection.takes(s));
@@ -71,6 +80,9 @@ pub fn discard(set: &[Settled], selection: &Selection, dropper: &mut dyn Dropper
     for s in drop_order(&chosen) {
         let c = &s.change;
         let place = (c.root, c.path.clone());
+        if c.kind == Kind::Dir && c.what == What::Renamed {
+            drop_unchanged(root_of(roots, c.root)?, &resolver, c, dropper)?;
+        }
         if dropper.drop(c.root, &c.path, seen_of(s))? {
             out.dropped.push(place)
         } else {
@@ -78,6 +90,51 @@ pub fn discard(set: &[Settled], selection: &Selection, dropper: &mut dyn Dropper
         }
     }
     Ok(out)
+}
+
+/// Takes out what lies beneath a renamed directory that goes back, and is no change: files copied up that are like the real
+/// ones, and merged directories. Where it was, it would be an addition.
+fn drop_unchanged(
+    dirs: &RootDirs,
+    resolver: &Resolver<'_>,
+    c: &Change,
+    dropper: &mut dyn Dropper,
+) -> Result<()> {
+    let mut found = Vec::new();
+    objects::walk(dirs.upper.as_fd(), &c.path, &mut |path, attr| {
+        let is_mark = attr.is_whiteout() || path.file_name().is_some_and(|n| n.starts_with(layer::WH_PREFIX));
+        if !is_mark && resolver.at(c.root, path).is_none() {
+            found.push((path.clone(), attr.kind));
+        }
+        Ok(())
+    })
+    .map_err(|e| Error::on_path("look into", c.path.as_bytes(), e))?;
+    // What is in a directory comes after it.
+    for (path, kind) in found.iter().rev() {
+        let seen = match kind {
+            Kind::Dir => None,
+            _ => {
+                let same = unchanged(dirs, resolver, c.root, path);
+                let same = same.map_err(|e| Error::on_path("compare", path.as_bytes(), e))?;
+                // Changed since the changes were settled: it stays.
+                let Some(attr) = same else { continue };
+                Some(Seen { ino: attr.ino, ctime: attr.ctime })
+            }
+        };
+        dropper.drop(c.root, path, seen)?;
+    }
+    Ok(())
+}
+
+/// The upper object at `path` if it is like the real one there.
+fn unchanged(dirs: &RootDirs, resolver: &Resolver<'_>, root: u16, path: &RelPath) -> Sys<Option<Attr>> {
+    let Some(slot) = resolver.slot(root, path) else { return Ok(None) };
+    let upper = Object::find(dirs.upper.as_fd(), path)?;
+    let (Some(upper), Some(real)) = (upper, Object::find(dirs.real.as_fd(), &slot)?) else { return Ok(None) };
+    let same = upper.attr.kind == real.attr.kind
+        && MetaDiff::of(&real, &upper, dirs, false)?.is_empty()
+        && objects::same_content(&real, &upper)?;
+    Ok(same.then_some(upper.attr))
 }
 
 fn set_at<'a>(set: &'a [Settled], root: u16, path: &RelPath) -> Option<&'a Settled> {

@@ -4,7 +4,7 @@ use super::discard::{Dropper, Leave, Seen};
 use super::objects::{self, Object};
 use super::paths::{Resolver, ancestors, under};
 use super::{RootDirs, root_of, scan};
-use crate::base::{Change, ChangeSet, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
+use crate::base::{Attr, Change, ChangeSet, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
 use crate::layer::{self, WH_OPAQUE, WH_PREFIX, WhiteoutForm, X_BASE, X_REDIRECT};
 use crate::sys::{file, xattr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,7 +138,10 @@ impl Offline<'_> {
     fn edit(&self, dirs: &RootDirs, path: &RelPath, change: Option<&Change>) -> Sys<()> {
         let upper = dirs.upper.as_fd();
         let parent = path.parent().unwrap_or_default();
-        let lower = self.reveal(dirs, &parent)?;
+        let lower = match self.why {
+            Leave::Applied => self.reveal_applied(dirs, &parent)?,
+            Leave::Discarded => self.reveal(dirs, &parent)?,
+        };
         let slot = lower.and_then(|l| path.file_name().map(|name| l.join(name)));
         let mut strays = Vec::new();
         match Object::find(upper, path)? {
@@ -154,9 +157,12 @@ impl Offline<'_> {
             }
             _ => {}
         }
-        self.settle_name(dirs, path, slot.as_ref())?;
+        // What was applied is not to be hidden, whatever the real tree had there before and the session has elsewhere.
+        self.settle_name(dirs, path, slot.as_ref().filter(|_| self.why == Leave::Discarded))?;
         if let Some(from) = change.filter(|c| c.what == What::Renamed).and_then(|c| c.from.as_ref()) {
             let old = self.old_place(dirs, path, from);
+            // A directory made anew where the old one was is to show it again.
+            self.reveal(dirs, &old.parent().unwrap_or_default())?;
             self.settle_name(dirs, &old, Some(from))?;
             for stray in strays {
                 self.hide_again(dirs, &under(from, &stray))?;
@@ -172,13 +178,48 @@ impl Offline<'_> {
     fn reveal(&self, dirs: &RootDirs, path: &RelPath) -> Sys<Option<RelPath>> {
         lower_of(dirs, path, |at, lower, object| {
             if scan::is_opaque(dirs, object)? {
-                if self.was_elsewhere(dirs, lower) {
+                if self.was_elsewhere(dirs, lower) || self.taken.contains_key(&(dirs.root, lower.clone())) {
                     return Ok(false);
                 }
-                expand(dirs, at, lower, object)?;
+                self.expand(dirs, at, lower, object)?;
             }
             Ok(true)
         })
+    }
+
+    /// As [`Offline::reveal`], for what the real tree has now: directories that the session renamed were renamed there before,
+    /// so everything on the way has its path in both.
+    fn reveal_applied(&self, dirs: &RootDirs, path: &RelPath) -> Sys<Option<RelPath>> {
+        let mut at = RelPath::root();
+        for name in path.components() {
+            at = at.join(name);
+            let Some(object) = Object::find(dirs.upper.as_fd(), &at)? else { continue };
+            let is_dir = |a: Attr| a.kind == Kind::Dir;
+            if is_dir(object.attr)
+                && scan::is_opaque(dirs, &object)?
+                && objects::stat(dirs.real.as_fd(), &at)?.is_some_and(is_dir)
+            {
+                self.expand(dirs, &at, &at, &object)?;
+            }
+        }
+        Ok(objects::stat(dirs.real.as_fd(), path)?.filter(|a| a.kind == Kind::Dir).map(|_| path.clone()))
+    }
+
+    /// As [`expand`]. What came back to where the real tree has it needs not to say so any more.
+    fn expand(&self, dirs: &RootDirs, path: &RelPath, lower: &RelPath, object: &Object) -> Sys<()> {
+        expand(dirs, path, lower, object)?;
+        for name in objects::names(dirs.upper.as_fd(), path)? {
+            let (child, below) = (path.join(&name), lower.join(&name));
+            let found = Object::find(dirs.upper.as_fd(), &child)?.filter(|o| o.attr.kind == Kind::Dir);
+            if let Some(dir) = found
+                && layer::read_redirect(dir.fd.as_fd(), lower)?.as_ref() == Some(&below)
+                && objects::stat(dirs.real.as_fd(), &below)?.is_some_and(|a| a.kind == Kind::Dir)
+            {
+                forget(dir.fd.as_fd(), X_REDIRECT)?;
+                self.remove_silent(dirs, &child)?;
+            }
+        }
+        Ok(())
     }
 
     /// Where the old path of the rename at `path` shows in the merged view. While changes are discarded that moves with
@@ -274,7 +315,9 @@ impl Offline<'_> {
         };
         if scan::is_opaque(dirs, object)? {
             match (&real, slot) {
-                (Some(_), Some(slot)) if !self.was_elsewhere(dirs, slot) => expand(dirs, path, slot, object)?,
+                (Some(_), Some(slot)) if !self.was_elsewhere(dirs, slot) => {
+                    self.expand(dirs, path, slot, object)?;
+                }
                 _ => clear_opaque(object)?,
             }
         }
@@ -318,12 +361,40 @@ impl Offline<'_> {
             Ok(())
         })?;
         for dir in found.iter().rev() {
+            self.expand_unchanged(dirs, dir)?;
             self.remove_silent(dirs, dir)?;
         }
         Ok(())
     }
 
-    /// Removes the upper directory `dir` if it is empty and only stands for the real one; whether it is gone.
+    /// Turns the opaque mark of a directory into whiteouts if it is the same directory as the real one again, so no change.
+    fn expand_unchanged(&self, dirs: &RootDirs, dir: &RelPath) -> Sys<()> {
+        let Some(object) = Object::find(dirs.upper.as_fd(), dir)? else { return Ok(()) };
+        let change = self.left.get(&(dirs.root, dir.clone()));
+        if change.is_some_and(|c| c.what != What::Modified) || !scan::is_opaque(dirs, &object)? {
+            return Ok(());
+        }
+        let Some(lower) = lower_of(dirs, dir, |_, _, _| Ok(true))? else { return Ok(()) };
+        if self.taken.contains_key(&(dirs.root, lower.clone())) || self.was_elsewhere(dirs, &lower) {
+            return Ok(());
+        }
+        self.expand(dirs, dir, &lower, &object)
+    }
+
+    /// As [`lower_of`]; `None` where an opaque directory on the way hides it: what is seen there is seen only because the upper
+    /// has it.
+    fn lower_shown(dirs: &RootDirs, dir: &RelPath) -> Sys<Option<RelPath>> {
+        let mut hidden = false;
+        let lower = lower_of(dirs, dir, |_, _, at| {
+            let redirected = xattr::get(at.fd.as_fd(), X_REDIRECT)?.is_some();
+            hidden = scan::is_opaque(dirs, at)? || (hidden && !redirected);
+            Ok(true)
+        })?;
+        Ok(lower.filter(|_| !hidden))
+    }
+
+    /// Removes the upper directory `dir` if it is empty and only stands for the real one, which shows without it; whether it is
+    /// gone.
     fn remove_silent(&self, dirs: &RootDirs, dir: &RelPath) -> Sys<bool> {
         let Some(object) = Object::find(dirs.upper.as_fd(), dir)? else { return Ok(true) };
         let says_nothing = object.attr.kind == Kind::Dir
@@ -333,7 +404,7 @@ impl Offline<'_> {
             return Ok(false);
         }
         let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(false) };
-        let Some(above) = lower_of(dirs, &above, |_, _, _| Ok(true))? else { return Ok(false) };
+        let Some(above) = Self::lower_shown(dirs, &above)? else { return Ok(false) };
         let lower = above.join(name);
         if layer::read_redirect(object.fd.as_fd(), &above)?.is_some_and(|to| to != lower) {
             return Ok(false);

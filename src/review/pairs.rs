@@ -124,7 +124,10 @@ impl Maker<'_> {
             (What::Renamed, Kind::Dir) => {
                 let from = c.from.as_ref().unwrap_or(&c.path);
                 let mut notes = notes;
-                notes.push(format!("directory was {}", quote(from.as_bytes())));
+                notes.push(match *from == s.change.path {
+                    true => "directory stays while the one around it moves".into(),
+                    false => format!("directory was {}", quote(from.as_bytes())),
+                });
                 self.push(c.root, None, None, &c.path, &c.path, notes);
                 self.renamed_dir(dirs, from, &c.path)?;
             }

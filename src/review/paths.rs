@@ -91,6 +91,15 @@ impl<'a> Resolver<'a> {
         real.clone()
     }
 
+    /// Where the object at the real path `real` is in the merged view, or would be were it not gone: where it was renamed to,
+    /// alone or with a directory above it.
+    pub fn shows_at(&self, root: u16, real: &RelPath) -> RelPath {
+        match self.claimed.get(&(root, real)) {
+            Some(&to) => to.clone(),
+            None => self.merged(root, real),
+        }
+    }
+
     /// Changes at `dir` or beneath it, in order of path.
     pub fn beneath<'s>(&'s self, root: u16, dir: &'s RelPath) -> impl Iterator<Item = &'s Change> + 's {
         let by_path: &'s BTreeMap<(u16, &'s RelPath), &'s Change> = &self.by_path;

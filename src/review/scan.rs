@@ -21,7 +21,8 @@ use std::os::fd::AsFd;
 pub fn scan(roots: &[RootDirs]) -> Result<ChangeSet> {
     let mut changes = Vec::new();
     for dirs in roots {
-        let mut walk = Walk { dirs, changes: Vec::new(), claims: Vec::new(), hidden: Hidden::new() };
+        let mut walk =
+            Walk { dirs, changes: Vec::new(), back: Vec::new(), claims: Vec::new(), hidden: Hidden::new() };
         walk.top().map_err(|e| Error::on_path("examine the session's root", b".", e))?;
         let mut todo = vec![(RelPath::root(), Lower { real: Some(RelPath::root()), hidden: false })];
         while let Some((path, lower)) = todo.pop() {
@@ -49,6 +50,8 @@ struct Claim {
 struct Walk<'a> {
     dirs: &'a RootDirs,
     changes: Vec<Change>,
+    /// Which of them are directories that came back to their real path.
+    back: Vec<usize>,
     claims: Vec<Claim>,
     hidden: Hidden,
 }
@@ -219,7 +222,11 @@ impl Walk<'_> {
         match real {
             Some(real) if real.attr.kind == Kind::Dir => {
                 let meta = !MetaDiff::of(&real, object, self.dirs, false)?.is_empty();
-                if opaque {
+                if came_back {
+                    self.back.push(self.changes.len());
+                    let change = self.push(path.clone(), What::Modified, Kind::Dir);
+                    (change.base, change.content, change.meta) = (base, false, meta);
+                } else if opaque {
                     self.hide(below.visible());
                     let change = self.push(path.clone(), What::Modified, Kind::Dir);
                     (change.base, change.content, change.meta, change.opaque) = (base, true, meta, true);
@@ -267,6 +274,7 @@ impl Walk<'_> {
                 renamed.insert(from);
             }
         }
+        ChangeSet::rename_left_behind(&mut self.changes, std::mem::take(&mut self.back));
         let dirs = self.changes.iter().filter(|c| c.what == What::Renamed).filter_map(|c| c.from.clone());
         renamed.extend(dirs);
         self.changes.retain_mut(|c| {

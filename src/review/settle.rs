@@ -159,12 +159,14 @@ fn has_moved(dirs: &RootDirs, changes: &[Change], c: &Change, from: &RelPath) ->
     Ok(objects::stat(dirs.real.as_fd(), &slot)?.is_some_and(|a| same(&a) && a.size == base.size))
 }
 
-/// Something at a place whose real object was renamed away is new there, whatever the candidate calls it.
+/// Something at a place whose real object was renamed away, itself or with a directory above it, is new there, whatever the
+/// candidate calls it.
 fn as_new_where_claimed(changes: &[Change]) -> Vec<Change> {
     let resolver = Resolver::new(changes);
-    let is_new = |c: &Change| {
-        matches!(c.what, What::Modified | What::Typed | What::Meta)
-            && resolver.slot(c.root, &c.path).is_some_and(|real| resolver.is_claimed(c.root, &real))
+    let is_new = |c: &Change| match (c.what, resolver.slot(c.root, &c.path)) {
+        (What::Deleted | What::Renamed, _) => false,
+        (what, None) => what == What::Added,
+        (_, Some(real)) => resolver.shows_at(c.root, &real) != c.path,
     };
     let renew = |c: &Change| Change { what: What::Added, base: None, opaque: false, ..c.clone() };
     changes.iter().map(|c| if is_new(c) { renew(c) } else { c.clone() }).collect()
