@@ -17,6 +17,7 @@ mod view;
 use ops::Op;
 use plain::Plain;
 use proptest::prelude::*;
+use sbx_fuse::base::{Change, ChangeSet};
 use sbx_fuse::journal;
 use sbx_fuse::layer::{LayerKind, WhiteoutForm};
 use sbx_fuse::review::{self, Disagreement, Leave, Offline, RootDirs, Selection, Settled};
@@ -110,6 +111,27 @@ impl Both {
         Ok(())
     }
 
+    /// After a repair the journal tells what a scan of the upper finds.
+    fn is_repaired(&mut self) -> Result<(), TestCaseError> {
+        let setup = &self.view.setup;
+        let roots = [RootDirs::open(&setup.lowers[0].0, &setup.upper, &setup.work, setup.features).unwrap()];
+        let (journal, _) = journal::Journal::open(&setup.journal).unwrap();
+        let before = journal::fold_dir(&setup.journal).unwrap().set;
+        review::repair(&roots, &setup.journal, &journal).unwrap();
+        journal.close().unwrap();
+        let after = journal::fold_dir(&setup.journal).unwrap().set;
+        let differing = review::compare(&roots, &after).unwrap();
+        prop_assert!(
+            differing.paths.is_empty(),
+            "{:#?} before {:?} after {:?} scan {:?}",
+            differing.paths,
+            short(&before),
+            short(&after),
+            short(&review::scan(&roots).unwrap())
+        );
+        Ok(())
+    }
+
     /// What is applied of the journal's changes makes the real tree what the view was, and leaves nothing to apply.
     fn applies(&mut self) -> Result<(), TestCaseError> {
         self.view.stop();
@@ -119,7 +141,7 @@ impl Both {
         let set = journal::fold_dir(&setup.journal).unwrap().set;
         let settled = review::settle(&roots, &set).unwrap();
         let conflicts = review::check(&roots, &settled, &|_, _| None).unwrap();
-        prop_assert!(conflicts.is_empty(), "{:#?}", conflicts);
+        prop_assert!(conflicts.is_empty(), "{:#?} of {:#?}", conflicts, short(&set));
         let plan = review::plan(&settled, &Selection::All).unwrap();
         let mut dropper = Offline::new(&roots, &set, Leave::Applied);
         let report = review::apply(&roots, &plan, &mut dropper, &mut |_| {});
@@ -169,6 +191,14 @@ fn disagreements(setup: &Setup) -> (Vec<Settled>, Vec<Settled>, Vec<Disagreement
     let folded = review::settle(&roots, &journal::fold_dir(&setup.journal).unwrap().set).unwrap();
     let differ = review::agree(&folded, &scanned);
     (folded, scanned, differ)
+}
+
+/// The changes without what makes them long.
+fn short(set: &ChangeSet) -> Vec<String> {
+    let one = |c: &Change| {
+        format!("{:?} {} {:?} {:?}", c.what, c.path, c.from.as_ref().map(ToString::to_string), c.kind)
+    };
+    set.changes.iter().map(one).collect()
 }
 
 /// Everything that must not change in the real tree.
@@ -272,6 +302,35 @@ proptest! {
         both.apply(&work)?;
         both.journal_agrees()?;
         if applied { both.applies()? } else { both.is_thrown_away()? }
+    }
+
+    /// As after a crash of the machine, which the journal's last records need not survive.
+    #[test]
+    fn a_journal_that_lost_its_end_is_repaired(
+        lower in prop::collection::vec(ops::building(), 0..25),
+        work in prop::collection::vec(ops::places(), 0..10),
+        lost in prop::collection::vec(ops::places(), 1..4),
+        prefixed: bool,
+    ) {
+        let kept = |op: &Op| !matches!(op, Op::Symlink { .. } | Op::Fifo { .. } | Op::Link { .. });
+        let lower: Vec<Op> = lower.into_iter().filter(kept).collect();
+        let flat = |ops: Vec<Vec<Op>>| -> Vec<Op> {
+            ops.into_iter().flatten().filter(|op| !matches!(op, Op::Link { .. })).collect()
+        };
+        let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), false);
+        both.apply(&flat(work))?;
+        both.view.stop();
+        let log = both.view.setup.journal.join("log");
+        let end = fs::metadata(&log).unwrap().len();
+        let before = fs::read(&log).unwrap();
+        both.plain.apply(0, &Op::Remount).unwrap();
+        both.view.start();
+        both.apply(&flat(lost))?;
+        both.view.stop();
+        prop_assert!(fs::metadata(&log).unwrap().len() >= end);
+        fs::write(&log, before).unwrap();
+        both.is_repaired()?;
+        both.applies()?;
     }
 
     #[test]

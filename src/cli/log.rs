@@ -184,5 +184,6 @@ fn word(op: Op) -> &'static str {
         Op::FoundPresent => "found",
         Op::FoundGone => "found-gone",
         Op::FoundSame => "found-same",
+        Op::Restated => "restated",
     }
 }

@@ -2,9 +2,10 @@
 
 use super::context::Opened;
 use super::output::{self, Out};
-use super::{Which, paths, reconcile};
+use super::{Which, paths};
 use crate::base::{Error, ErrorKind, RelPath, Result, What, quote};
 use crate::journal::{self, Journal};
+use crate::review;
 use clap::Args;
 
 /// Compare the journal with a walk of the session's files
@@ -20,7 +21,7 @@ pub(super) struct VerifyArgs {
 pub(super) fn run(args: VerifyArgs) -> Result<u8> {
     let opened = Opened::open(&args.which)?;
     let name = &opened.session.name;
-    let differing = reconcile::compare(&opened.roots, &opened.folded.set)?;
+    let differing = review::compare(&opened.roots, &opened.folded.set)?;
     if differing.paths.is_empty() {
         let n = output::count(differing.scan.len(), "change", "changes");
         output::note(&format!("session {name}: journal and files agree ({n})"));
@@ -41,9 +42,9 @@ pub(super) fn run(args: VerifyArgs) -> Result<u8> {
     }
     let dir = opened.session.journal_dir();
     let (journal, _) = Journal::open(&dir)?;
-    reconcile::note(&journal, &differing)?;
+    review::repair(&opened.roots, &dir, &journal)?;
     journal.close().map_err(|e| Error::sys("close the journal", e))?;
-    let left = reconcile::compare(&opened.roots, &journal::fold_dir(&dir)?.set)?.paths.len();
+    let left = review::compare(&opened.roots, &journal::fold_dir(&dir)?.set)?.paths.len();
     output::note(&match left {
         0 => format!("session {name}: repaired the journal on {n}"),
         left => format!("session {name}: {left} of {n} are still not as the files say after a repair"),

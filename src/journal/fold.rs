@@ -174,6 +174,7 @@ impl Tree {
             Op::Discarded | Op::FoundSame => self.settle(&r.path, false),
             Op::FoundPresent => self.found_present(r, last),
             Op::FoundGone => self.found_gone(r, last),
+            Op::Restated => *self = Tree::new(),
         }
     }
 

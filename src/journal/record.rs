@@ -42,6 +42,8 @@ pub enum Op {
     FoundGone = 16,
     /// Recovery found that `path` is unchanged although the journal had a change there.
     FoundSame = 17,
+    /// Recovery forgot what was known of the root: the records that follow tell all that its upper has.
+    Restated = 18,
 }
 
 impl Op {
@@ -66,6 +68,7 @@ impl Op {
             FoundPresent,
             FoundGone,
             FoundSame,
+            Restated,
         ]
         .into_iter()
         .find(|op| *op as u8 == n)

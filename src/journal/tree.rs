@@ -596,7 +596,7 @@ mod tests {
         #[test]
         fn any_records_leave_a_sound_tree(
             records in proptest::collection::vec(
-                (1u8..=17, "[abc](/[abc]){0,3}", "[abc](/[abc]){0,3}", 1u8..4, any::<(bool, bool, bool)>()),
+                (1u8..=18, "[abc](/[abc]){0,3}", "[abc](/[abc]){0,3}", 1u8..4, any::<(bool, bool, bool)>()),
                 0..60,
             ),
         ) {

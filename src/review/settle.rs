@@ -91,6 +91,11 @@ pub struct Settled {
     /// Whether the session changed the real file itself, rather than put another in its place: its other hard links
     /// are to change with it.
     pub same_file: bool,
+    /// Of a rename: what the real tree has at the new path.
+    pub over: Option<Attr>,
+    /// Of a rename: whether the upper tells it too, as it does of files with one name and of directories that the real
+    /// tree still has.
+    pub told: bool,
 }
 
 /// Compares every candidate of `set` with the real object. What does not differ is dropped; what an opaque directory
@@ -312,6 +317,10 @@ fn compare(dirs: &RootDirs, resolver: &Resolver<'_>, c: &Change, moved: bool) ->
         What::Deleted => None,
         _ => Object::find(dirs.upper.as_fd(), &c.path)?.filter(|o| !o.attr.is_whiteout()),
     };
+    let over = match (c.what, resolver.slot(c.root, &c.path)) {
+        (What::Renamed, Some(at)) => objects::stat(dirs.real.as_fd(), &at)?,
+        _ => None,
+    };
     let mut out = Settled {
         change: c.clone(),
         content: true,
@@ -323,6 +332,8 @@ fn compare(dirs: &RootDirs, resolver: &Resolver<'_>, c: &Change, moved: bool) ->
         real: real.as_ref().map(|o| o.attr),
         upper: upper.as_ref().map(|o| o.attr),
         same_file: false,
+        over,
+        told: false,
     };
     let Some(upper) = upper else {
         // Nothing in the upper: a deletion, or a candidate whose object is not there any more.
@@ -330,6 +341,7 @@ fn compare(dirs: &RootDirs, resolver: &Resolver<'_>, c: &Change, moved: bool) ->
         return Ok(deleted.then_some(out));
     };
     out.change.kind = upper.attr.kind;
+    out.told = dirs.features.xattr && is_told(real.as_ref().map(|r| &r.attr), &upper.attr);
     let Some(real) = real else {
         if c.what != What::Renamed {
             out.change.what = What::Added;
@@ -359,6 +371,14 @@ fn compare(dirs: &RootDirs, resolver: &Resolver<'_>, c: &Change, moved: bool) ->
         _ => out.change.what = What::Meta,
     }
     Ok(Some(finish(out)))
+}
+
+fn is_told(real: Option<&Attr>, upper: &Attr) -> bool {
+    real.is_some_and(|real| match (real.kind, upper.kind) {
+        (Kind::File, Kind::File) => real.nlink == 1 && upper.nlink == 1,
+        (Kind::Dir, Kind::Dir) => true,
+        (old, new) => old != new,
+    })
 }
 
 fn finish(mut settled: Settled) -> Settled {
@@ -397,15 +417,12 @@ pub struct Disagreement {
 }
 
 /// Compares two settled sets as sets of (root, path, what, from). Two things that an upper cannot tell count as
-/// equal: a rename, and a deletion with an addition; a directory of which only the mtime was set, and no change. And
+/// equal: a rename of what holds no mark, and a deletion with an addition; a directory of which only the mtime was set, and no change. And
 /// what is new in the session is a change of whatever the real tree has there by now.
 pub fn agree(fold: &[Settled], scan: &[Settled]) -> Vec<Disagreement> {
     let (fold_map, scan_map) = (by_path(fold), by_path(scan));
-    let kinds = |set: &[Settled]| -> Kinds {
-        set.iter().map(|s| ((s.change.root, s.change.path.clone()), s.change.kind)).collect()
-    };
-    let fold_split = split_renames(&fold_map, &scan_map, &kinds(fold));
-    let scan_split = split_renames(&scan_map, &fold_map, &kinds(scan));
+    let fold_split = split_renames(&fold_map, &scan_map, fold);
+    let scan_split = split_renames(&scan_map, &fold_map, scan);
     let keys: BTreeSet<_> = fold_split.keys().chain(scan_split.keys()).cloned().collect();
     keys.into_iter()
         .filter(|key| fold_split.get(key) != scan_split.get(key) && fold_map.get(key) != scan_map.get(key))
@@ -419,7 +436,6 @@ pub fn agree(fold: &[Settled], scan: &[Settled]) -> Vec<Disagreement> {
 }
 
 type Outcome = BTreeMap<(u16, RelPath), (What, Option<RelPath>)>;
-type Kinds = BTreeMap<(u16, RelPath), Kind>;
 
 fn by_path(set: &[Settled]) -> Outcome {
     let only_dir_mtime = |s: &&Settled| {
@@ -441,26 +457,33 @@ fn what_by_now(s: &Settled) -> What {
 }
 
 /// Turns each rename that `other` does not have into a deletion and an addition.
-fn split_renames(map: &Outcome, other: &Outcome, kinds: &Kinds) -> Outcome {
+fn split_renames(map: &Outcome, other: &Outcome, set: &[Settled]) -> Outcome {
+    let names = |is: fn(&Settled) -> bool| -> Names {
+        set.iter().filter(|s| is(s)).map(|s| (s.change.root, s.change.path.clone())).collect()
+    };
+    let told = names(|s| s.told);
+    // What took the place of something of the same type.
+    let replacing = names(|s| s.change.kind != Kind::Dir && s.over.is_some_and(|o| o.kind == s.change.kind));
     let mut out = Outcome::new();
     let mut replaced = Vec::new();
     for ((root, path), (what, from)) in map {
         let key = (*root, path.clone());
         let theirs = other.get(&key);
-        let Some(from) = from.as_ref().filter(|_| *what == What::Renamed && theirs != map.get(&key)) else {
+        let differs = *what == What::Renamed && theirs != map.get(&key) && !told.contains(&key);
+        let Some(from) = from.as_ref().filter(|_| differs) else {
             out.insert(key, (*what, from.clone()));
             continue;
         };
+        let old = merged_place(map, *root, from);
+        let old_key = (*root, old.clone());
         // What took the place of something is Modified or Typed there, when no rename is seen; or nothing, when it is
         // just like that (a fifo exchanged with a fifo).
         match theirs.map(|t| t.0) {
             Some(w @ (What::Modified | What::Typed)) => drop(out.insert(key, (w, None))),
-            None if kinds.get(&key).is_some_and(|kind| *kind != Kind::Dir) => {}
+            None if replacing.contains(&key) => {}
             _ => drop(out.insert(key, (What::Added, None))),
         }
-        let old = merged_place(map, *root, from);
         // What was made where it was is a change of it, when it is not seen to have moved.
-        let old_key = (*root, old.clone());
         let made = map.get(&old_key).is_some_and(|m| m.0 == What::Added);
         if made && let Some(w @ (What::Modified | What::Typed)) = other.get(&old_key).map(|t| t.0) {
             replaced.push((old_key, w));
@@ -515,5 +538,7 @@ pub(crate) fn for_test(path: &str, what: What, kind: Kind, from: Option<&str>) -
         real: None,
         upper: None,
         same_file: false,
+        over: None,
+        told: true,
     }
 }
