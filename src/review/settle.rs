@@ -1,6 +1,6 @@
 //! Candidates compared with the real objects: what differs in truth, and in which respect.
 
-use super::objects::{self, Object};
+use super::objects::{self, Finder, Object};
 use super::paths::{Resolver, ancestors, under};
 use super::{RootDirs, root_of, scan};
 use crate::base::{Attr, Change, ChangeSet, Error, Kind, RelPath, Result, Sys, Time, What};
@@ -110,16 +110,51 @@ pub fn settle(roots: &[RootDirs], set: &ChangeSet) -> Result<Vec<Settled>> {
         expand_opaque(dirs, &mut candidates)?;
     }
     let resolver = Resolver::new(&candidates);
-    let mut settled = Vec::new();
-    for change in &candidates {
-        let dirs = root_of(roots, change.root)?;
-        let one = compare(dirs, &resolver, change, done.contains(&(change.root, change.path.clone())))
-            .map_err(|e| Error::on_path("compare", change.path.as_bytes(), e))?;
-        settled.extend(one);
-    }
+    let compare_all = |some: &[Change]| -> Result<Vec<Settled>> {
+        let mut finders = BTreeMap::new();
+        let mut settled = Vec::new();
+        for change in some {
+            let dirs = root_of(roots, change.root)?;
+            let finder = finders
+                .entry(change.root)
+                .or_insert_with(|| (Finder::new(dirs.real.as_fd()), Finder::new(dirs.upper.as_fd())));
+            let moved = done.contains(&(change.root, change.path.clone()));
+            let one = compare(dirs, finder, &resolver, change, moved)
+                .map_err(|e| Error::on_path("compare", change.path.as_bytes(), e))?;
+            settled.extend(one);
+        }
+        Ok(settled)
+    };
+    let mut settled = in_parts(&candidates, compare_all)?;
     settled.sort_by(|a, b| (a.change.root, &a.change.path).cmp(&(b.change.root, &b.change.path)));
     group_links(&mut settled);
     Ok(settled)
+}
+
+/// Calls `each` with all of `items` in order, on as many processors as are worth it.
+fn in_parts<T: Sync, R: Send>(items: &[T], each: impl Fn(&[T]) -> Result<Vec<R>> + Sync) -> Result<Vec<R>> {
+    const WORTH: usize = 1000;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let parts = processors.min(items.len() / WORTH).max(1);
+    if parts == 1 {
+        return each(items);
+    }
+    std::thread::scope(|scope| {
+        let each = &each;
+        let threads: Vec<_> = items
+            .chunks(items.len().div_ceil(parts))
+            .map(|part| std::thread::Builder::new().spawn_scoped(scope, move || each(part)))
+            .collect();
+        let mut all = Vec::new();
+        for thread in threads {
+            let thread = thread.map_err(|e| Error::sys("start a thread", e))?;
+            match thread.join() {
+                Ok(some) => all.extend(some?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(all)
+    })
 }
 
 /// Names of roots by their number.
@@ -303,34 +338,41 @@ impl Expansion<'_> {
 }
 
 /// `moved`: the real tree has done the same rename, so that the change is to leave the session even if nothing differs.
-fn compare(dirs: &RootDirs, resolver: &Resolver<'_>, c: &Change, moved: bool) -> Sys<Option<Settled>> {
+fn compare(
+    dirs: &RootDirs,
+    finder: &mut (Finder<'_>, Finder<'_>),
+    resolver: &Resolver<'_>,
+    c: &Change,
+    moved: bool,
+) -> Sys<Option<Settled>> {
+    let (in_real, in_upper) = finder;
     let slot = match c.what {
         What::Renamed => c.from.clone(),
         _ => resolver.slot(c.root, &c.path),
     };
     let claimed = c.what != What::Renamed && slot.as_ref().is_some_and(|s| resolver.is_claimed(c.root, s));
     let real = match &slot {
-        Some(path) if !claimed => Object::find(dirs.real.as_fd(), path)?,
+        Some(path) if !claimed => in_real.stat(path)?,
         _ => None,
     };
     let upper = match c.what {
         What::Deleted => None,
-        _ => Object::find(dirs.upper.as_fd(), &c.path)?.filter(|o| !o.attr.is_whiteout()),
+        _ => in_upper.stat(&c.path)?.filter(|a| !a.is_whiteout()),
     };
     let over = match (c.what, resolver.slot(c.root, &c.path)) {
-        (What::Renamed, Some(at)) => objects::stat(dirs.real.as_fd(), &at)?,
+        (What::Renamed, Some(at)) => in_real.stat(&at)?,
         _ => None,
     };
     let mut out = Settled {
         change: c.clone(),
         content: true,
         meta: MetaDiff::default(),
-        size_old: real.as_ref().map_or(0, |o| o.attr.size),
-        size_new: upper.as_ref().map_or(0, |o| o.attr.size),
+        size_old: real.map_or(0, |a| a.size),
+        size_new: upper.map_or(0, |a| a.size),
         link_group: None,
-        real_path: slot.filter(|_| real.is_some()),
-        real: real.as_ref().map(|o| o.attr),
-        upper: upper.as_ref().map(|o| o.attr),
+        real_path: slot.clone().filter(|_| real.is_some()),
+        real,
+        upper,
         same_file: false,
         over,
         told: false,
@@ -340,21 +382,26 @@ fn compare(dirs: &RootDirs, resolver: &Resolver<'_>, c: &Change, moved: bool) ->
         let deleted = c.what == What::Deleted && real.is_some();
         return Ok(deleted.then_some(out));
     };
-    out.change.kind = upper.attr.kind;
-    out.told = dirs.features.xattr && is_told(real.as_ref().map(|r| &r.attr), &upper.attr);
+    out.change.kind = upper.kind;
+    out.told = dirs.features.xattr && is_told(real.as_ref(), &upper);
     let Some(real) = real else {
         if c.what != What::Renamed {
             out.change.what = What::Added;
         }
-        out.content = upper.attr.kind != Kind::Dir;
+        out.content = upper.kind != Kind::Dir;
         return Ok(Some(finish(out)));
     };
-    if real.attr.kind != upper.attr.kind {
+    if real.kind != upper.kind {
         if !matches!(c.what, What::Added | What::Renamed) {
             out.change.what = What::Typed;
         }
         return Ok(Some(finish(out)));
     }
+    let found = (slot.as_ref().map_or(Ok(None), |slot| in_real.find(slot))?, in_upper.find(&c.path)?);
+    let (Some(real), Some(upper)) = found else {
+        // Gone since it was looked at.
+        return compare(dirs, finder, resolver, c, moved);
+    };
     let dir_mtime = c.meta && matches!(c.what, What::Meta | What::Modified | What::Renamed) && c.last.seq > 0;
     out.meta = MetaDiff::of(&real, &upper, dirs, dir_mtime)?;
     out.content = !objects::same_content(&real, &upper)?;
