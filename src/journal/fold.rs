@@ -149,7 +149,8 @@ impl Folder {
             changes.append(&mut of_root);
             replaced.extend(bases.into_iter().map(|(path, base)| ((root, path), base)));
         }
-        changes.sort_unstable_by(|a, b| (a.root, &a.path).cmp(&(b.root, &b.path)));
+        // Stable: it is made for what is nearly in order.
+        changes.sort_by(|a, b| (a.root, &a.path).cmp(&(b.root, &b.path)));
         Folded {
             set: ChangeSet { changes },
             processes: self.processes.clone(),

@@ -424,42 +424,44 @@ impl Tree {
         if top.content || top.meta {
             out.push(change(root, RelPath::root(), What::Meta, top));
         }
-        let mut todo = vec![(ROOT, RelPath::root())];
-        while let Some((dir, at)) = todo.pop() {
-            for (name, slot) in &self.node(dir).slots {
-                let path = at.join(name);
-                if let Some(id) = slot.node {
-                    if !self.node(id).slots.is_empty() {
-                        todo.push((id, path.clone()));
-                    }
-                    let deleted = slot.gone.as_ref().filter(|g| g.away.is_none());
-                    if let Some(change) = self.present(root, path, dir, slot, id) {
-                        let hidden = deleted.and_then(|g| g.base.as_deref());
-                        if let (What::Renamed, Some(base)) = (change.what, hidden) {
-                            replaced.push((change.path.clone(), base.clone()));
-                        }
-                        if change.kind == Kind::Dir && self.is_back(id) {
-                            back.push(out.len());
-                        }
-                        out.push(change);
-                    }
-                } else if let Some(gone) =
-                    slot.gone.as_ref().filter(|g| g.away.is_none_or(|id| self.is_back(id)))
-                {
-                    homes.extend(gone.away.map(|id| (out.len(), self.path(id))));
-                    out.push(Change {
-                        root,
-                        path,
-                        what: What::Deleted,
-                        from: None,
-                        kind: gone.kind,
-                        base: gone.base.as_deref().cloned(),
-                        content: false,
-                        meta: false,
-                        opaque: false,
-                        last: gone.last,
-                    });
+        // Depth first, in the order of names: all but sorted already.
+        let mut open = vec![(ROOT, RelPath::root(), self.node(ROOT).slots.iter())];
+        while let Some((dir, at, slots)) = open.last_mut() {
+            let Some((name, slot)) = slots.next() else {
+                open.pop();
+                continue;
+            };
+            let (dir, path) = (*dir, at.join(name));
+            if let Some(id) = slot.node {
+                if !self.node(id).slots.is_empty() {
+                    open.push((id, path.clone(), self.node(id).slots.iter()));
                 }
+                let deleted = slot.gone.as_ref().filter(|g| g.away.is_none());
+                if let Some(change) = self.present(root, path, dir, slot, id) {
+                    let hidden = deleted.and_then(|g| g.base.as_deref());
+                    if let (What::Renamed, Some(base)) = (change.what, hidden) {
+                        replaced.push((change.path.clone(), base.clone()));
+                    }
+                    if change.kind == Kind::Dir && self.is_back(id) {
+                        back.push(out.len());
+                    }
+                    out.push(change);
+                }
+            } else if let Some(gone) = slot.gone.as_ref().filter(|g| g.away.is_none_or(|id| self.is_back(id)))
+            {
+                homes.extend(gone.away.map(|id| (out.len(), self.path(id))));
+                out.push(Change {
+                    root,
+                    path,
+                    what: What::Deleted,
+                    from: None,
+                    kind: gone.kind,
+                    base: gone.base.as_deref().cloned(),
+                    content: false,
+                    meta: false,
+                    opaque: false,
+                    last: gone.last,
+                });
             }
         }
         ChangeSet::rename_left_behind(&mut out, back);

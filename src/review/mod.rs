@@ -113,3 +113,35 @@ pub(crate) fn root_of(roots: &[RootDirs], root: u16) -> Result<&RootDirs> {
         .find(|r| r.root == root)
         .ok_or_else(|| Error::failure(format!("the session has no root number {root}")))
 }
+
+/// What `each` makes of `items`, in order: it gets them in as many parts as there are processors, if that is worth it.
+///
+/// # Errors
+/// What `each` returns, or when a thread cannot be started.
+pub(crate) fn in_parts<T: Sync, R: Send>(
+    items: &[T],
+    each: impl Fn(&[T]) -> Result<Vec<R>> + Sync,
+) -> Result<Vec<R>> {
+    const WORTH: usize = 1000;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let parts = processors.min(items.len() / WORTH).max(1);
+    if parts == 1 {
+        return each(items);
+    }
+    std::thread::scope(|scope| {
+        let each = &each;
+        let threads: Vec<_> = items
+            .chunks(items.len().div_ceil(parts))
+            .map(|part| std::thread::Builder::new().spawn_scoped(scope, move || each(part)))
+            .collect();
+        let mut all = Vec::new();
+        for thread in threads {
+            let thread = thread.map_err(|e| Error::sys("start a thread", e))?;
+            match thread.join() {
+                Ok(some) => all.extend(some?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(all)
+    })
+}

@@ -15,26 +15,36 @@ pub(crate) fn ancestors(path: &RelPath) -> impl Iterator<Item = RelPath> {
 
 /// Answers questions about a set of changes by path.
 pub(crate) struct Resolver<'a> {
-    by_path: BTreeMap<(u16, &'a RelPath), &'a Change>,
+    /// Ordered by root, then path.
+    changes: Vec<&'a Change>,
+    /// The directories among them that are not the real ones of their place: few, and asked for at every step.
+    dirs: BTreeMap<(u16, &'a [u8]), &'a Change>,
     claimed: BTreeMap<(u16, &'a RelPath), &'a RelPath>,
 }
 
 impl<'a> Resolver<'a> {
     pub fn new(changes: impl IntoIterator<Item = &'a Change>) -> Self {
-        let mut by_path = BTreeMap::new();
-        let mut claimed = BTreeMap::new();
-        for c in changes {
-            by_path.insert((c.root, &c.path), c);
+        let mut changes: Vec<&Change> = changes.into_iter().collect();
+        let order = |a: &&Change, b: &&Change| (a.root, &a.path).cmp(&(b.root, &b.path));
+        if !changes.is_sorted_by(|a, b| order(a, b).is_le()) {
+            changes.sort_by(order);
+        }
+        let mut resolver = Resolver { changes, dirs: BTreeMap::new(), claimed: BTreeMap::new() };
+        for c in &resolver.changes {
+            if matches!(c.what, What::Renamed | What::Added | What::Typed) && c.kind == Kind::Dir {
+                resolver.dirs.insert((c.root, c.path.as_bytes()), c);
+            }
             if let (What::Renamed, Some(from)) = (c.what, &c.from) {
-                claimed.insert((c.root, from), &c.path);
+                resolver.claimed.insert((c.root, from), &c.path);
             }
         }
-        Resolver { by_path, claimed }
+        resolver
     }
 
     /// The change at exactly `path`.
     pub fn at(&self, root: u16, path: &RelPath) -> Option<&'a Change> {
-        self.by_path.get(&(root, path)).copied()
+        let at = self.changes.binary_search_by(|c| (c.root, &c.path).cmp(&(root, path))).ok()?;
+        self.changes.get(at).copied()
     }
 
     /// Whether the object at the real path `real` was renamed away.
@@ -59,12 +69,15 @@ impl<'a> Resolver<'a> {
     /// Where the name `path` of the merged view lies in the real tree as far as its directories say; `None` beneath
     /// a directory that the real tree does not have.
     pub fn slot(&self, root: u16, path: &RelPath) -> Option<RelPath> {
-        for dir in ancestors(path) {
-            let Some(change) = self.at(root, &dir) else { continue };
-            return match (change.what, &change.from) {
-                (What::Renamed, Some(from)) => path.strip_prefix(&dir).map(|rest| under(from, &rest)),
-                (What::Added | What::Typed, _) => None,
-                _ => continue,
+        let mut dir = path.as_bytes();
+        while let Some(cut) = dir.iter().rposition(|&b| b == b'/') {
+            dir = &dir[..cut];
+            let Some(change) = self.dirs.get(&(root, dir)) else { continue };
+            return match &change.from {
+                Some(from) if change.what == What::Renamed => {
+                    path.strip_prefix(&change.path).map(|rest| under(from, &rest))
+                }
+                _ => None,
             };
         }
         Some(path.clone())
@@ -81,6 +94,9 @@ impl<'a> Resolver<'a> {
 
     /// Where the real path `real` shows in the merged view as far as its directories say, or would were it not gone.
     pub fn merged(&self, root: u16, real: &RelPath) -> RelPath {
+        if self.claimed.is_empty() {
+            return real.clone();
+        }
         for dir in ancestors(real) {
             if let Some(to) = self.claimed.get(&(root, &dir))
                 && let Some(rest) = real.strip_prefix(&dir)
@@ -102,12 +118,12 @@ impl<'a> Resolver<'a> {
 
     /// Changes at `dir` or beneath it, in order of path.
     pub fn beneath<'s>(&'s self, root: u16, dir: &'s RelPath) -> impl Iterator<Item = &'s Change> + 's {
-        let by_path: &'s BTreeMap<(u16, &'s RelPath), &'s Change> = &self.by_path;
-        by_path
-            .range((root, dir)..)
-            .take_while(move |((r, path), _)| *r == root && (path.starts_with(dir) || sibling(path, dir)))
-            .filter(move |((_, path), _)| path.starts_with(dir))
-            .map(|(_, change)| *change)
+        let from = self.changes.partition_point(|c| (c.root, &c.path) < (root, dir));
+        self.changes[from..]
+            .iter()
+            .take_while(move |c| c.root == root && (c.path.starts_with(dir) || sibling(&c.path, dir)))
+            .filter(move |c| c.path.starts_with(dir))
+            .copied()
     }
 }
 

@@ -7,7 +7,7 @@
 use super::objects::Object;
 use super::paths::ancestors;
 use super::settle::Settled;
-use super::{RootDirs, root_of};
+use super::{RootDirs, in_parts, root_of};
 use crate::base::{Error, ErrorKind, Kind, RelPath, Result, What};
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -340,6 +340,10 @@ fn rule(pattern: &str, why: &str) -> std::result::Result<Rule, globset::Error> {
 /// # Errors
 /// When a symlink or a directory of the real tree cannot be read.
 pub fn classify(rules: &Rules, roots: &[RootDirs], set: &[Settled]) -> Result<Vec<Class>> {
+    in_parts(set, |part| classify_part(rules, roots, part))
+}
+
+fn classify_part(rules: &Rules, roots: &[RootDirs], set: &[Settled]) -> Result<Vec<Class>> {
     let mut ignored: BTreeMap<u16, Ignored<'_>> = BTreeMap::new();
     let mut classes = Vec::with_capacity(set.len());
     for s in set {

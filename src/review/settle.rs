@@ -2,7 +2,7 @@
 
 use super::objects::{self, Finder, Object};
 use super::paths::{Resolver, ancestors, under};
-use super::{RootDirs, root_of, scan};
+use super::{RootDirs, in_parts, root_of, scan};
 use crate::base::{Attr, Change, ChangeSet, Error, Kind, RelPath, Result, Sys, Time, What};
 use crate::layer;
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,20 +105,20 @@ pub struct Settled {
 /// When an object cannot be read.
 pub fn settle(roots: &[RootDirs], set: &ChangeSet) -> Result<Vec<Settled>> {
     let (changes, done) = as_in_place_where_moved(roots, &set.changes)?;
-    let mut candidates = as_new_where_claimed(&changes);
+    let mut candidates = as_new_where_claimed(changes);
     for dirs in roots {
         expand_opaque(dirs, &mut candidates)?;
     }
     let resolver = Resolver::new(&candidates);
     let compare_all = |some: &[Change]| -> Result<Vec<Settled>> {
         let mut finders = BTreeMap::new();
-        let mut settled = Vec::new();
+        let mut settled = Vec::with_capacity(some.len());
         for change in some {
             let dirs = root_of(roots, change.root)?;
             let finder = finders
                 .entry(change.root)
                 .or_insert_with(|| (Finder::new(dirs.real.as_fd()), Finder::new(dirs.upper.as_fd())));
-            let moved = done.contains(&(change.root, change.path.clone()));
+            let moved = !done.is_empty() && done.contains(&(change.root, change.path.clone()));
             let one = compare(dirs, finder, &resolver, change, moved)
                 .map_err(|e| Error::on_path("compare", change.path.as_bytes(), e))?;
             settled.extend(one);
@@ -129,32 +129,6 @@ pub fn settle(roots: &[RootDirs], set: &ChangeSet) -> Result<Vec<Settled>> {
     settled.sort_by(|a, b| (a.change.root, &a.change.path).cmp(&(b.change.root, &b.change.path)));
     group_links(&mut settled);
     Ok(settled)
-}
-
-/// Calls `each` with all of `items` in order, on as many processors as are worth it.
-fn in_parts<T: Sync, R: Send>(items: &[T], each: impl Fn(&[T]) -> Result<Vec<R>> + Sync) -> Result<Vec<R>> {
-    const WORTH: usize = 1000;
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let parts = processors.min(items.len() / WORTH).max(1);
-    if parts == 1 {
-        return each(items);
-    }
-    std::thread::scope(|scope| {
-        let each = &each;
-        let threads: Vec<_> = items
-            .chunks(items.len().div_ceil(parts))
-            .map(|part| std::thread::Builder::new().spawn_scoped(scope, move || each(part)))
-            .collect();
-        let mut all = Vec::new();
-        for thread in threads {
-            let thread = thread.map_err(|e| Error::sys("start a thread", e))?;
-            match thread.join() {
-                Ok(some) => all.extend(some?),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        Ok(all)
-    })
 }
 
 /// Names of roots by their number.
@@ -201,15 +175,21 @@ fn has_moved(dirs: &RootDirs, changes: &[Change], c: &Change, from: &RelPath) ->
 
 /// Something at a place whose real object was renamed away, itself or with a directory above it, is new there, whatever the
 /// candidate calls it.
-fn as_new_where_claimed(changes: &[Change]) -> Vec<Change> {
-    let resolver = Resolver::new(changes);
-    let is_new = |c: &Change| match (c.what, resolver.slot(c.root, &c.path)) {
-        (What::Deleted | What::Renamed, _) => false,
-        (what, None) => what == What::Added,
-        (_, Some(real)) => resolver.shows_at(c.root, &real) != c.path,
+fn as_new_where_claimed(mut changes: Vec<Change>) -> Vec<Change> {
+    let resolver = Resolver::new(&changes);
+    let is_new = |c: &Change| match c.what {
+        What::Deleted | What::Renamed => false,
+        what => match resolver.slot(c.root, &c.path) {
+            None => what == What::Added,
+            Some(real) => resolver.shows_at(c.root, &real) != c.path,
+        },
     };
-    let renew = |c: &Change| Change { what: What::Added, base: None, opaque: false, ..c.clone() };
-    changes.iter().map(|c| if is_new(c) { renew(c) } else { c.clone() }).collect()
+    let new: Vec<usize> = (0..changes.len()).filter(|&i| is_new(&changes[i])).collect();
+    for i in new {
+        let c = &mut changes[i];
+        (c.what, c.base, c.opaque) = (What::Added, None, false);
+    }
+    changes
 }
 
 /// Replaces the candidates beneath each opaque directory by those that a comparison of both directories gives.
