@@ -37,6 +37,13 @@ fn place() -> tempfile::TempDir {
     builder(&std::env::temp_dir()).unwrap()
 }
 
+/// Whether names of one object are to be names of one object in the real tree as well.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
+    Kept,
+    Apart,
+}
+
 struct Both {
     plain: Plain,
     view: View,
@@ -133,7 +140,7 @@ impl Both {
     }
 
     /// What is applied of the journal's changes makes the real tree what the view was, and leaves nothing to apply.
-    fn applies(&mut self) -> Result<(), TestCaseError> {
+    fn applies(&mut self, links: Links) -> Result<(), TestCaseError> {
         self.view.stop();
         let setup = &self.view.setup;
         let real = &setup.lowers[0].0;
@@ -146,7 +153,14 @@ impl Both {
         let mut dropper = Offline::new(&roots, &set, Leave::Applied);
         let report = review::apply(&roots, &plan, &mut dropper, &mut |_| {});
         prop_assert!(report.is_ok(), "{:?} {:#?}", report.err(), set);
-        let different = differences(&self.plain.tree(), &Plain::new(real.clone()).tree(), self.exact_links);
+        let [should, is] = [&self.plain.dir, real].map(|dir| {
+            let mut tree = Plain::new(dir.clone()).tree();
+            for (path, object) in tree.iter_mut().filter(|_| links == Links::Apart) {
+                (object.nlink, object.same_as) = (1, path.clone());
+            }
+            tree
+        });
+        let different = differences(&should, &is, self.exact_links);
         prop_assert!(different.is_empty(), "applied: {:#?} {:#?}", different, set);
         let left = review::settle(&roots, &review::scan(&roots).unwrap()).unwrap();
         prop_assert!(left.is_empty(), "left: {:#?}", left);
@@ -301,7 +315,24 @@ proptest! {
         let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), false);
         both.apply(&work)?;
         both.journal_agrees()?;
-        if applied { both.applies()? } else { both.is_thrown_away()? }
+        if applied { both.applies(Links::Kept)? } else { both.is_thrown_away()? }
+    }
+
+    /// Also with what an upper cannot tell, but the journal can.
+    #[test]
+    fn whatever_a_session_did_is_applied(
+        lower in prop::collection::vec(ops::building(), 0..25),
+        work in prop::collection::vec(ops::places(), 0..25),
+        prefixed: bool,
+        applied: bool,
+    ) {
+        // What is written to a real file under a name that is removed then is not told of its other names.
+        let lower: Vec<Op> = lower.into_iter().filter(|op| !matches!(op, Op::Link { .. })).collect();
+        let work: Vec<Op> = work.into_iter().flatten().collect();
+        let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), false);
+        both.apply(&work)?;
+        // A new name of a real file that is no change itself is applied as a copy.
+        if applied { both.applies(Links::Apart)? } else { both.is_thrown_away()? }
     }
 
     /// As after a crash of the machine, which the journal's last records need not survive.
@@ -330,7 +361,7 @@ proptest! {
         prop_assert!(fs::metadata(&log).unwrap().len() >= end);
         fs::write(&log, before).unwrap();
         both.is_repaired()?;
-        both.applies()?;
+        both.applies(Links::Kept)?;
     }
 
     #[test]
@@ -358,6 +389,16 @@ fn at(path: &'static str) -> ops::Path {
 
 fn mv(from: &'static str, to: &'static str, how: ops::How) -> Op {
     Op::Rename { from: at(from), to: at(to), how }
+}
+
+/// The index leads the second name of a changed file to the session's copy; what it was is the real file.
+#[test]
+fn a_second_name_that_is_moved_was_the_real_file() {
+    let lower = [Op::Create { at: at("b"), len: 0 }, Op::Link { from: at("b"), to: at("c") }];
+    let work = [Op::Write { at: at("c"), offset: 0, len: 1 }, mv("b", "d", ops::How::Replace)];
+    let mut both = Both::new(&lower, None, false);
+    both.apply(&work).unwrap();
+    both.applies(Links::Kept).unwrap();
 }
 
 #[test]

@@ -93,7 +93,13 @@ impl Union {
         let mut base = base?;
         // A second name of a hard link may still be lower-only although the object is in the upper.
         let _tree = self.tree.read();
-        if node.kind != Kind::Dir && matches!(self.see(dir, name.as_bytes())?, Seen::Lower(..)) {
+        if node.kind != Kind::Dir
+            && let Seen::Lower(k, attr) = self.see(dir, name.as_bytes())?
+        {
+            if base.is_none() {
+                let lower = self.lower_dir(dir, k)?;
+                base = Some(self.base_of(lower.as_fd(), name.as_bytes(), &attr));
+            }
             self.copy_up_dir(dir)?;
             let from = self.locate(&node)?;
             let upper = self.upper_dir(dir)?;
@@ -110,10 +116,9 @@ impl Union {
                 link.upper = true;
             }
             drop(place);
-            base = base.or_else(|| from.stat().ok().map(|a| BaseId::of(&a)));
             // The upper has the changed object under this name as well now, whatever becomes of the rename.
             let path = self.path_in(dir, name.as_bytes());
-            self.record(caller, Note::new(Op::Write, node.root, path, node.kind));
+            self.record(caller, Note::new(Op::Write, node.root, path, node.kind).base(base.clone()));
         }
         Ok(base)
     }
