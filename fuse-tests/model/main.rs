@@ -326,9 +326,12 @@ proptest! {
         prefixed: bool,
         applied: bool,
     ) {
-        // What is written to a real file under a name that is removed then is not told of its other names.
-        let lower: Vec<Op> = lower.into_iter().filter(|op| !matches!(op, Op::Link { .. })).collect();
-        let work: Vec<Op> = work.into_iter().flatten().collect();
+        // Of a real file that was changed and removed under one name, the others are known only once they were looked at.
+        let walked = |op: Op| match op {
+            Op::Forget | Op::Remount => vec![op, Op::Walk],
+            op => vec![op],
+        };
+        let work: Vec<Op> = [Op::Walk].into_iter().chain(work.into_iter().flatten().flat_map(walked)).collect();
         let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), false);
         both.apply(&work)?;
         // A new name of a real file that is no change itself is applied as a copy.
@@ -399,6 +402,28 @@ fn a_second_name_that_is_moved_was_the_real_file() {
     let mut both = Both::new(&lower, None, false);
     both.apply(&work).unwrap();
     both.applies(Links::Kept).unwrap();
+}
+
+/// The name that a real file was changed under goes: the change is told by another one.
+#[test]
+fn a_change_outlives_the_name_it_was_made_under() {
+    let lower = [
+        Op::Create { at: at("b"), len: 0 },
+        Op::Link { from: at("b"), to: at("c") },
+        Op::Create { at: at("x"), len: 5 },
+    ];
+    let write = |name| Op::Write { at: at(name), offset: 0, len: 3 };
+    let unlink = || Op::Unlink { at: at("b") };
+    for work in [
+        vec![Op::Walk, write("b"), unlink()],
+        vec![Op::Walk, write("b"), mv("x", "b", ops::How::Replace)],
+        vec![write("b"), unlink(), write("c")],
+        vec![Op::Walk, Op::Chmod { at: at("b"), mode: 0o755 }, unlink(), Op::Forget, Op::Walk],
+    ] {
+        let mut both = Both::new(&lower, None, false);
+        both.apply(&work).unwrap();
+        both.applies(Links::Apart).unwrap();
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::fds::Slot;
 use super::lookup::{At, write_adj};
 use super::node::{Link, Node};
 use super::partial::Partial;
-use super::{Union, Writable, kept};
+use super::{Caller, Union, Writable, kept};
 use crate::base::{Attr, BaseId, Errno, Kind, RelPath, SetTime, Sys};
 use crate::layer::{self, Origin, StatXattr, index_name};
 use crate::sys::{data, file, xattr};
@@ -38,6 +38,7 @@ impl Union {
     pub(crate) fn copy_up(&self, node: &Arc<Node>, content: Content) -> Sys<Option<BaseId>> {
         self.may_write(node)?;
         if node.place.read().upper {
+            self.keep_named(&Caller::default(), node)?;
             return Ok(self.owed.get(node));
         }
         self.bring(node, content)

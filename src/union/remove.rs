@@ -18,6 +18,14 @@ impl Union {
     /// # Errors
     /// `ENOENT`, `EISDIR`, or as `unlink(2)`.
     pub fn unlink(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Sys<()> {
+        if let Some(node) = self.unlink_name(caller, parent, name)? {
+            self.keep_named_or_warn(caller, &node);
+        }
+        Ok(())
+    }
+
+    /// Returns the node whose name it was, if it is known.
+    fn unlink_name(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Sys<Option<Arc<Node>>> {
         let _charge = self.charge_entry(parent, name, None)?;
         let _tree = self.tree.read();
         let dir = self.removable_parent(parent)?;
@@ -48,11 +56,11 @@ impl Union {
         }
         dir.touch_entries();
         let path = self.path_in(&dir, name.as_bytes());
-        if let Some(node) = node.filter(|n| n.place.read().gone) {
-            self.owed.told(&node);
+        if let Some(node) = node.as_ref().filter(|n| n.place.read().gone) {
+            self.owed.told(node);
         }
         self.record(caller, Note::new(Op::Unlink, dir.root, path, attr.kind).base(base));
-        Ok(())
+        Ok(node)
     }
 
     /// Removes the directory `name`, empty in the merged view, from `parent`.

@@ -72,10 +72,15 @@ impl Union {
         let base = self.bring_up(caller, &dir, &name)?;
         let base2 = if exchange { self.bring_up(caller, &to_dir, &to)? } else { None };
         self.copy_up(&to_dir, Content::Keep)?;
-        let _tree = self.tree.write();
         let mut held = Vec::new();
-        let done = self.rename_locked(caller, (&dir, &name), (&to_dir, &to), flags, (base, base2), &mut held);
+        let done = {
+            let _tree = self.tree.write();
+            self.rename_locked(caller, (&dir, &name), (&to_dir, &to), flags, (base, base2), &mut held)
+        };
         for id in held {
+            if let (Ok(node), Ok(())) = (self.nodes.get(id), &done) {
+                self.keep_named_or_warn(caller, &node);
+            }
             self.forget(id, 1);
         }
         done
@@ -100,27 +105,71 @@ impl Union {
                 let lower = self.lower_dir(dir, k)?;
                 base = Some(self.base_of(lower.as_fd(), name.as_bytes(), &attr));
             }
-            self.copy_up_dir(dir)?;
-            let from = self.locate(&node)?;
-            let upper = self.upper_dir(dir)?;
-            forced(upper.as_fd(), || {
-                file::linkat(from.dir.as_fd(), &from.name, upper.as_fd(), name.as_bytes())
-            })?;
-            let mut place = node.place.write();
-            if let Some(index) = &place.index {
-                write_adj(self.writable(&node)?, index, place.nlink_adj - 1)
-                    .inspect_err(|_| clear(upper.as_fd(), name.as_bytes()))?;
-            }
-            place.nlink_adj -= 1;
-            if let Some(link) = place.links.iter_mut().find(|l| l.parent.id == dir.id && l.name == *name) {
-                link.upper = true;
-            }
-            drop(place);
-            // The upper has the changed object under this name as well now, whatever becomes of the rename.
-            let path = self.path_in(dir, name.as_bytes());
-            self.record(caller, Note::new(Op::Write, node.root, path, node.kind).base(base.clone()));
+            self.link_up(caller, &node, dir, name, &base)?;
         }
         Ok(base)
+    }
+
+    /// Makes `name`, which only the lower has, a name of the object in the upper that it leads to, and tells the journal so:
+    /// `base` is what the lower has there. The tree lock is held.
+    fn link_up(
+        &self,
+        caller: &Caller,
+        node: &Arc<Node>,
+        dir: &Arc<Node>,
+        name: &Name,
+        base: &Option<BaseId>,
+    ) -> Sys<()> {
+        self.copy_up_dir(dir)?;
+        let from = self.locate(node)?;
+        let upper = self.upper_dir(dir)?;
+        forced(upper.as_fd(), || file::linkat(from.dir.as_fd(), &from.name, upper.as_fd(), name.as_bytes()))?;
+        let mut place = node.place.write();
+        if let Some(index) = &place.index {
+            write_adj(self.writable(node)?, index, place.nlink_adj - 1)
+                .inspect_err(|_| clear(upper.as_fd(), name.as_bytes()))?;
+        }
+        place.nlink_adj -= 1;
+        if let Some(link) = place.links.iter_mut().find(|l| l.parent.id == dir.id && l.name == *name) {
+            link.upper = true;
+        }
+        drop(place);
+        // The upper has the changed object under this name as well now, whatever comes next.
+        let path = self.path_in(dir, name.as_bytes());
+        self.record(caller, Note::new(Op::Write, node.root, path, node.kind).base(base.clone()));
+        Ok(())
+    }
+
+    /// An object of the upper that only names of the lower lead to gets one of them in the upper: what the session did to it
+    /// would not be told by any name otherwise. The tree lock must not be held.
+    ///
+    /// # Errors
+    /// As `linkat(2)`.
+    pub(super) fn keep_named(&self, caller: &Caller, node: &Arc<Node>) -> Sys<()> {
+        let known = |node: &Arc<Node>| {
+            let place = node.place.read();
+            let lost =
+                place.upper && place.index.is_some() && !place.gone && place.links.iter().all(|l| !l.upper);
+            place.links.first().filter(|_| lost).cloned()
+        };
+        if known(node).is_none() {
+            return Ok(());
+        }
+        let _tree = self.tree.read();
+        let Some(link) = known(node) else { return Ok(()) };
+        self.copy_up_dir(&link.parent)?;
+        let _ops = link.parent.dir()?.ops.lock();
+        let Seen::Lower(k, attr) = self.see(&link.parent, link.name.as_bytes())? else { return Ok(()) };
+        let lower = self.lower_dir(&link.parent, k)?;
+        let base = Some(self.base_of(lower.as_fd(), link.name.as_bytes(), &attr));
+        self.link_up(caller, node, &link.parent, &link.name, &base)
+    }
+
+    /// As [`Union::keep_named`], after an operation that stands.
+    pub(super) fn keep_named_or_warn(&self, caller: &Caller, node: &Arc<Node>) {
+        if let Err(e) = self.keep_named(caller, node) {
+            tracing::warn!("a changed file keeps no name of its own, `apply` will not know of it: {e}");
+        }
     }
 
     fn end(&self, dir: &Arc<Node>, name: &Name, held: &mut Vec<NodeId>) -> Sys<End> {
