@@ -404,6 +404,24 @@ fn a_second_name_that_is_moved_was_the_real_file() {
     both.applies(Links::Kept).unwrap();
 }
 
+/// A directory that moved into its own replacement, in which it has left one behind, moves on with all of it.
+#[test]
+fn what_was_left_behind_is_seen_where_its_directory_goes() {
+    let lower = [Op::Mkdir { at: at("b") }, Op::Mkdir { at: at("b/a") }, Op::Mkdir { at: at("b/a/a") }];
+    let into = |dir, t, new, from, to| {
+        let r = ops::How::Replace;
+        vec![mv(dir, t, r), Op::Mkdir { at: at(dir) }, mv(t, new, r), mv(from, to, r)]
+    };
+    let first = into("b/a", "t", "b/a/b", "b/a/b/a", "b/a/a");
+    let second = into("b", "t", "b/a", "b/a/c", "b/c");
+    for work in [first.clone(), [first, second].concat()] {
+        let mut both = Both::new(&lower, None, false);
+        both.apply(&work).unwrap();
+        both.journal_agrees().unwrap();
+        both.applies(Links::Kept).unwrap();
+    }
+}
+
 /// The name that a real file was changed under goes: the change is told by another one.
 #[test]
 fn a_change_outlives_the_name_it_was_made_under() {

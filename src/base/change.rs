@@ -2,7 +2,7 @@
 
 use super::{Attr, Kind, RelPath, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a real object was when the session first changed it. Conflict detection compares against this.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,26 +126,32 @@ pub struct ChangeSet {
 }
 
 impl ChangeSet {
-    /// Makes renames of those of `changes`, of one root, that `back` names: directories that are at their path of the real
-    /// tree again, in a directory made in the session. Such a one is where it was only as long as the real directory around
-    /// it stays there; when a rename takes that along, this is a rename as well, which ends where it began.
-    pub fn rename_left_behind(changes: &mut [Change], mut back: Vec<usize>) {
-        let claims = changes.iter().filter_map(|c| Some((c.from.clone()?, (c.path.clone(), c.what))));
-        let mut claims: BTreeMap<RelPath, RelPath> = claims
-            .filter(|(_, (_, what))| *what == What::Renamed)
-            .map(|(from, (to, _))| (from, to))
-            .collect();
+    /// Makes renames of those of `changes`, of one root, that `back` names, with their paths in the real tree: directories that
+    /// are where the real tree has them again, in a directory made in the session. Such a one is in its place only as long as
+    /// the real directory around it stays there; when a rename takes that along, this is a rename as well, which may end
+    /// at the path where it began. Returns the paths of these.
+    pub fn rename_left_behind(changes: &mut [Change], mut back: Vec<(usize, RelPath)>) -> BTreeSet<RelPath> {
+        let mut renamed = BTreeSet::new();
+        if back.is_empty() {
+            return renamed;
+        }
+        let renames = changes.iter().filter(|c| c.what == What::Renamed);
+        let mut claims: BTreeMap<RelPath, RelPath> =
+            renames.filter_map(|c| Some((c.from.clone()?, c.path.clone()))).collect();
         // Directories come before what is in them: what the one takes along the other may leave.
-        back.sort_by(|&a, &b| changes[a].path.cmp(&changes[b].path));
-        for i in back {
+        back.sort_by(|a, b| a.1.cmp(&b.1));
+        for (i, real) in back {
             let path = changes[i].path.clone();
-            let above = std::iter::successors(path.parent(), RelPath::parent);
-            let nearest = above.into_iter().find(|dir| claims.contains_key(dir));
-            if nearest.is_some_and(|dir| claims[&dir] != dir) {
+            let above = std::iter::successors(real.parent(), RelPath::parent);
+            let taken = above.into_iter().find_map(|dir| Some((claims.get(&dir)?, real.strip_prefix(&dir)?)));
+            let shown = taken.map(|(to, rest)| rest.components().fold(to.clone(), |p, name| p.join(name)));
+            if shown.is_some_and(|shown| shown != path) {
                 changes[i].what = What::Renamed;
-                changes[i].from = Some(path.clone());
-                claims.insert(path.clone(), path);
+                changes[i].from = Some(real.clone());
+                claims.insert(real, path.clone());
+                renamed.insert(path);
             }
         }
+        renamed
     }
 }

@@ -12,7 +12,7 @@
 //! shorter with every step towards the root of the lower, so following origins ends.
 
 use crate::base::{BaseId, Change, ChangeSet, Kind, ProcRef, RelPath, What};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 pub(super) type Id = u32;
 pub(super) const ROOT: Id = 0;
@@ -443,7 +443,7 @@ impl Tree {
                         replaced.push((change.path.clone(), base.clone()));
                     }
                     if change.kind == Kind::Dir && self.is_back(id) {
-                        back.push(out.len());
+                        back.extend(self.lower(id).map(|real| (out.len(), real)));
                     }
                     out.push(change);
                 }
@@ -464,24 +464,38 @@ impl Tree {
                 });
             }
         }
-        ChangeSet::rename_left_behind(&mut out, back);
+        let renamed = ChangeSet::rename_left_behind(&mut out, back);
         // The rename tells that its home has lost it.
-        let renamed: BTreeSet<RelPath> =
-            out.iter().filter(|c| c.from.as_ref() == Some(&c.path)).map(|c| c.path.clone()).collect();
         for (i, _) in homes.iter().rev().filter(|(_, guest)| renamed.contains(guest)) {
             out.swap_remove(*i);
         }
         (out, replaced)
     }
 
-    /// Whether what lives elsewhere is not a rename there: in the end it is at the path that it has in the real tree, in a
-    /// directory that was made in the session. Then its home has lost it. (A directory of the real tree that was renamed to
-    /// there is another matter: both move, and one comes into the other.)
+    /// Whether what lives elsewhere is not a rename there: in the end it is where the real tree has it, in a directory that was
+    /// made in the session. Then its home has lost it. (A directory of the real tree that was renamed to there is another
+    /// matter: both move, and one comes into the other.)
     fn is_back(&self, id: Id) -> bool {
         let node = self.node(id);
         matches!(node.origin, Origin::Away { .. } | Origin::Lower(_))
             && !self.has_lower(node.parent)
-            && self.lower(id).is_some_and(|lower| lower == self.path(id))
+            && self.lower(id).is_some_and(|lower| {
+                self.place_below(node.parent).is_some_and(|p| p.join(&node.name) == lower)
+            })
+    }
+
+    /// Where the real tree would have directory `id`, were it not made in the session: beneath the nearest one that was not.
+    fn place_below(&self, id: Id) -> Option<RelPath> {
+        let mut names: Vec<&[u8]> = Vec::new();
+        let mut at = id;
+        while !self.has_lower(at) {
+            if at == ROOT || names.len() > self.nodes.len() {
+                return None;
+            }
+            names.push(&self.node(at).name);
+            at = self.node(at).parent;
+        }
+        Some(names.into_iter().rev().fold(self.lower(at)?, |path, name| path.join(name)))
     }
 
     /// Where a node is in the merged view.
@@ -508,8 +522,8 @@ impl Tree {
                 if beneath.as_ref() == Some(&from) {
                     return touched(root, path, node);
                 }
-                if from == path && !self.has_lower(dir) {
-                    // Back at its real path, but in a directory that the session made there: what the real tree has
+                if self.is_back(id) {
+                    // Back where the real tree has it, but in a directory that the session made there: what the real tree has
                     // there stays, unless a comparison finds otherwise, or it has to move for that.
                     let back = change(root, path, What::Modified, node);
                     let file = node.kind != Kind::Dir;
@@ -563,6 +577,7 @@ mod tests {
     use super::*;
     use crate::journal::{Entry, Folder, Op, Record};
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     /// Every node is in one slot or free, and homes and guests point at each other.
     fn audit(tree: &Tree) {

@@ -80,7 +80,7 @@ impl Dropper for Offline<'_> {
         if let Some(o) = &object {
             forget_index(dirs, o).map_err(failed)?;
         }
-        if let Some(o) = object.filter(|o| o.attr.kind == Kind::File && o.attr.nlink > 1) {
+        if let Some(o) = object.filter(|o| o.attr.kind != Kind::Dir && o.attr.nlink > 1) {
             let now = file::stat(o.fd.as_fd()).map_err(failed)?.ctime;
             let first = self.relinked.get(&o.attr.ino).map_or(o.attr.ctime, |(first, _)| *first);
             self.relinked.insert(o.attr.ino, (first, now));

@@ -50,8 +50,8 @@ struct Claim {
 struct Walk<'a> {
     dirs: &'a RootDirs,
     changes: Vec<Change>,
-    /// Which of them are directories that came back to their real path.
-    back: Vec<usize>,
+    /// Which of them are directories that came back to where they are in the real tree, and where that is.
+    back: Vec<(usize, RelPath)>,
     claims: Vec<Claim>,
     hidden: Hidden,
 }
@@ -223,7 +223,7 @@ impl Walk<'_> {
             Some(real) if real.attr.kind == Kind::Dir => {
                 let meta = !MetaDiff::of(&real, object, self.dirs, false)?.is_empty();
                 if came_back {
-                    self.back.push(self.changes.len());
+                    self.back.extend(below.real.clone().map(|real| (self.changes.len(), real)));
                     let change = self.push(path.clone(), What::Modified, Kind::Dir);
                     (change.base, change.content, change.meta) = (base, false, meta);
                 } else if opaque {
