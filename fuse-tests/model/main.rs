@@ -422,6 +422,28 @@ fn what_was_left_behind_is_seen_where_its_directory_goes() {
     }
 }
 
+/// A directory that is in the upper already, for the sake of an operation in it that failed, is exchanged with a file.
+#[test]
+fn an_exchange_tells_that_a_directory_is_one() {
+    let lower =
+        [Op::Mkdir { at: at("c") }, Op::Create { at: at("c/c"), len: 3 }, Op::Create { at: at("a"), len: 1 }];
+    let nothing = mv("b", "c/x", ops::How::Replace);
+    let failing = mv("c/c", "c", ops::How::Replace);
+    let exchange = mv("a", "c", ops::How::Exchange);
+    let unlink = Op::Unlink { at: at("a/c") };
+    let mut both = Both::new(&lower, None, false);
+    both.apply(&[nothing, failing, mv("a", "c/y", ops::How::Replace), mv("c/y", "a", ops::How::Replace)])
+        .unwrap();
+    both.apply(&[Op::Forget, exchange, unlink]).unwrap();
+    both.view.stop();
+    let set = journal::fold_dir(&both.view.setup.journal).unwrap().set;
+    assert_eq!(
+        short(&set),
+        ["Renamed a Some(\"c\") Dir", "Deleted a/c None File", "Renamed c Some(\"a\") File"]
+    );
+    both.applies(Links::Kept).unwrap();
+}
+
 /// The name that a real file was changed under goes: the change is told by another one.
 #[test]
 fn a_change_outlives_the_name_it_was_made_under() {

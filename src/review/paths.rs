@@ -31,7 +31,13 @@ impl<'a> Resolver<'a> {
         }
         let mut resolver = Resolver { changes, dirs: BTreeMap::new(), claimed: BTreeMap::new() };
         for c in &resolver.changes {
-            if matches!(c.what, What::Renamed | What::Added | What::Typed) && c.kind == Kind::Dir {
+            // The type that a fold gives a rename may be a guess.
+            let is_dir = match c.what {
+                What::Renamed | What::Typed => true,
+                What::Added => c.kind == Kind::Dir,
+                _ => false,
+            };
+            if is_dir {
                 resolver.dirs.insert((c.root, c.path.as_bytes()), c);
             }
             if let (What::Renamed, Some(from)) = (c.what, &c.from) {

@@ -96,8 +96,13 @@ impl Union {
         let base = self.copy_up(&node, Content::Keep);
         self.forget(node.id, 1);
         let mut base = base?;
-        // A second name of a hard link may still be lower-only although the object is in the upper.
         let _tree = self.tree.read();
+        // A directory may be in the upper for what is in it, of which no record tells; an exchange has to tell what it is.
+        if node.kind == Kind::Dir && base.is_none() && !node.place.read().lowers.is_empty() {
+            let lower = self.lower_dir(&node, 0)?;
+            base = Some(BaseId::of(&file::stat(lower.as_fd())?));
+        }
+        // A second name of a hard link may still be lower-only although the object is in the upper.
         if node.kind != Kind::Dir
             && let Seen::Lower(k, attr) = self.see(dir, name.as_bytes())?
         {
