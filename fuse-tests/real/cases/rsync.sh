@@ -15,6 +15,8 @@ setup() {
     printf 'x' > "to/name with
 newline"
     touch -d '2020-02-02 02:02:02.123456789' from/sub/deep from/sparse
+    # Another time than that of `from`, which may be made in the same tick: setting it would be no change.
+    touch -d '2021-03-03 03:03:03' to to/sub
 }
 
 work() {
