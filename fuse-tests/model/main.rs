@@ -207,6 +207,17 @@ fn disagreements(setup: &Setup) -> (Vec<Settled>, Vec<Settled>, Vec<Disagreement
     (folded, scanned, differ)
 }
 
+/// What a session does to names without making second ones.
+fn unlinked(ops: impl IntoIterator<Item = Op>) -> Vec<Op> {
+    ops.into_iter().filter(|op| !matches!(op, Op::Link { .. })).collect()
+}
+
+/// A lower tree of what can hold a mark of where it was.
+fn markable(ops: Vec<Op>) -> Vec<Op> {
+    let kept = |op: &Op| !matches!(op, Op::Symlink { .. } | Op::Fifo { .. });
+    unlinked(ops).into_iter().filter(kept).collect()
+}
+
 /// The changes without what makes them long.
 fn short(set: &ChangeSet) -> Vec<String> {
     let one = |c: &Change| {
@@ -294,9 +305,8 @@ proptest! {
         prefixed: bool,
         borrows: bool,
     ) {
-        let kept = |op: &Op| !matches!(op, Op::Symlink { .. } | Op::Fifo { .. } | Op::Link { .. });
-        let lower: Vec<Op> = lower.into_iter().filter(kept).collect();
-        let work: Vec<Op> = work.into_iter().filter(|op| !matches!(op, Op::Link { .. })).collect();
+        let lower = markable(lower);
+        let work = unlinked(work);
         let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), borrows);
         both.apply(&work)?;
         both.journal_agrees()?;
@@ -309,9 +319,8 @@ proptest! {
         prefixed: bool,
         applied: bool,
     ) {
-        let kept = |op: &Op| !matches!(op, Op::Symlink { .. } | Op::Fifo { .. } | Op::Link { .. });
-        let lower: Vec<Op> = lower.into_iter().filter(kept).collect();
-        let work: Vec<Op> = work.into_iter().flatten().filter(|op| !matches!(op, Op::Link { .. })).collect();
+        let lower = markable(lower);
+        let work = unlinked(work.into_iter().flatten());
         let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), false);
         both.apply(&work)?;
         both.journal_agrees()?;
@@ -346,20 +355,16 @@ proptest! {
         lost in prop::collection::vec(ops::places(), 1..4),
         prefixed: bool,
     ) {
-        let kept = |op: &Op| !matches!(op, Op::Symlink { .. } | Op::Fifo { .. } | Op::Link { .. });
-        let lower: Vec<Op> = lower.into_iter().filter(kept).collect();
-        let flat = |ops: Vec<Vec<Op>>| -> Vec<Op> {
-            ops.into_iter().flatten().filter(|op| !matches!(op, Op::Link { .. })).collect()
-        };
+        let lower = markable(lower);
         let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), false);
-        both.apply(&flat(work))?;
+        both.apply(&unlinked(work.into_iter().flatten()))?;
         both.view.stop();
         let log = both.view.setup.journal.join("log");
         let end = fs::metadata(&log).unwrap().len();
         let before = fs::read(&log).unwrap();
         both.plain.apply(0, &Op::Remount).unwrap();
         both.view.start();
-        both.apply(&flat(lost))?;
+        both.apply(&unlinked(lost.into_iter().flatten()))?;
         both.view.stop();
         prop_assert!(fs::metadata(&log).unwrap().len() >= end);
         fs::write(&log, before).unwrap();
@@ -373,8 +378,7 @@ proptest! {
         work in prop::collection::vec(prop::collection::vec(ops::working(), 0..15), 2..4),
     ) {
         // The names of a lower hard link that the upper does not have follow the index, which stays behind.
-        let unlinked = |ops: Vec<Op>| ops.into_iter().filter(|op| !matches!(op, Op::Link { .. })).collect();
-        let (lower, work): (Vec<Op>, Vec<Vec<Op>>) = (unlinked(lower), work.into_iter().map(unlinked).collect());
+        let (lower, work) = (unlinked(lower), work.into_iter().map(unlinked).collect::<Vec<_>>());
         let mut both = Both::new(&lower, None, false);
         for (n, ops) in work.iter().enumerate() {
             both.apply(ops)?;

@@ -444,8 +444,8 @@ pub struct Disagreement {
 }
 
 /// Compares two settled sets as sets of (root, path, what, from). Two things that an upper cannot tell count as
-/// equal: a rename of what holds no mark, and a deletion with an addition; a directory of which only the mtime was set, and no change. And
-/// what is new in the session is a change of whatever the real tree has there by now.
+/// equal: a rename of what holds no mark, and a deletion with an addition; a directory of which only the mtime was set,
+/// and no change. And what is new in the session is a change of whatever the real tree has there by now.
 pub fn agree(fold: &[Settled], scan: &[Settled]) -> Vec<Disagreement> {
     let (fold_map, scan_map) = (by_path(fold), by_path(scan));
     let fold_split = split_renames(&fold_map, &scan_map, fold);
