@@ -104,7 +104,9 @@ impl Partial {
                 buf.extend_from_slice(&piece);
                 pos += n as u64;
             }
-            self.source.read(start, (stop - start) as usize, buf)?;
+            if start < stop {
+                self.source.read(start, (stop - start) as usize, buf)?;
+            }
             pos = stop;
         }
         Ok(())
@@ -1016,6 +1018,41 @@ mod tests {
         assert!(content(&union, f) == plain, "what was copied up does not move");
         assert_eq!(union.complete(), []);
         assert!(std::fs::read(bed.at("upper/f")).unwrap() == plain);
+    }
+
+    #[test]
+    fn a_reader_of_bytes_that_are_there_does_not_care_for_the_real_file() {
+        let bed = Bed::new(&base());
+        let union = bed.union();
+        let f = id(&union);
+        union.write(&Caller::default(), f, 0, &[b'x'; BLOCK as usize]).unwrap();
+        let Some(partial) = partial(&union) else {
+            return; // said above
+        };
+        // As after 45 s.
+        partial.let_go();
+        std::fs::write(bed.at("lower/f"), "other").unwrap();
+        let mut bytes = Vec::new();
+        partial.read(0, BLOCK as usize, &mut bytes).unwrap();
+        assert!(bytes == [b'x'; BLOCK as usize]);
+        assert_eq!(partial.read(0, BLOCK as usize + 1, &mut bytes), Err(Errno::EIO));
+    }
+
+    #[test]
+    fn a_reader_who_comes_as_the_copy_is_done_does_not_care_for_the_real_file() {
+        let bed = Bed::new(&base());
+        let union = bed.union();
+        let f = id(&union);
+        union.write(&Caller::default(), f, 10, b"x").unwrap();
+        let Some(partial) = partial(&union) else {
+            return; // said above
+        };
+        assert_eq!(union.complete(), []);
+        std::fs::write(bed.at("lower/f"), "other").unwrap();
+        let (mut bytes, mut plain) = (Vec::new(), base());
+        plain[10] = b'x';
+        partial.read(0, 1 << 24, &mut bytes).unwrap();
+        assert!(bytes == plain);
     }
 
     #[test]
