@@ -1,9 +1,9 @@
-//! MKNOD, MKDIR, SYMLINK: what is made, with which mode.
+//! CREATE, MKNOD, MKDIR, SYMLINK: what is made, with which mode.
 
 use crate::harness::*;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::process::Command;
 
 crate::cases![
@@ -13,6 +13,8 @@ crate::cases![
     a_set_gid_directory_gives_its_group,
     a_read_only_file_is_written_through_its_first_descriptor,
     a_write_only_file,
+    many_small_files_in_a_row,
+    others_at_one_of_many_files_in_a_row,
     over_a_whiteout,
     a_directory_over_a_deleted_one_is_empty,
     in_a_directory_that_was_removed,
@@ -156,6 +158,60 @@ fn a_write_only_file() {
     assert_eq!(stat(bed.at("f")).mode() & 0o777, 0o200);
     chmod(bed.at("f"), 0o600);
     assert_eq!(text(bed.at("f")), "ab");
+}
+
+/// From the fourth on such a descriptor does not go through the kernel's pages.
+fn many_small_files_in_a_row() {
+    let mut bed = Bed::new(|l| put(l.join("real"), "from the real tree"));
+    let content = |i: usize| [&b"ab".repeat(5_000 + i), b"tail".as_slice()].concat();
+    for i in 0..10 {
+        let mut file = fs::File::create_new(bed.at(format!("f{i}"))).unwrap();
+        file.write_all(&content(i)[..3]).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 3);
+        file.write_all(&content(i)[3..]).unwrap();
+        file.seek_relative(10_000).unwrap();
+        file.write_all(b"beyond").unwrap();
+        file.set_len(content(i).len() as u64).unwrap();
+        file.sync_all().unwrap();
+    }
+    let mut copy = fs::File::create_new(bed.at("copy")).unwrap();
+    std::io::copy(&mut fs::File::open(bed.at("real")).unwrap(), &mut copy).unwrap();
+    copy.write_all(b", and more").unwrap();
+    let mut append = OpenOptions::new().append(true).create_new(true).open(bed.at("append")).unwrap();
+    append.write_all(b"one ").unwrap();
+    OpenOptions::new().append(true).open(bed.at("append")).unwrap().write_all(b"two ").unwrap();
+    append.write_all(b"three").unwrap();
+    drop((copy, append));
+    for _ in 0..2 {
+        for i in 0..10 {
+            assert!(fs::read(bed.at(format!("f{i}"))).unwrap() == content(i), "f{i}");
+        }
+        assert_eq!(text(bed.at("copy")), "from the real tree, and more");
+        assert_eq!(text(bed.at("append")), "one two three");
+        bed.remount();
+    }
+}
+
+fn others_at_one_of_many_files_in_a_row() {
+    let bed = Bed::new(|_| {});
+    for i in 0..8 {
+        let (name, out) = (format!("f{i}"), format!("out{i}"));
+        put(bed.outside(&out), "");
+        let writer = fs::File::create_new(bed.at(&name)).unwrap();
+        writer.write_all_at(b"0123456789", 0).unwrap();
+        let reader = fs::File::open(bed.at(&name)).unwrap();
+        let mut seen = [0; 10];
+        reader.read_exact_at(&mut seen, 0).unwrap();
+        let (path, out) = (bed.at(&name), bed.outside(&out));
+        let mapped = Other::start(&["map", "shared", path.to_str().unwrap(), out.to_str().unwrap()]);
+        writer.write_all_at(b"xyz", 3).unwrap();
+        mapped.end();
+        assert_eq!(text(&out), "0123456789 012xyz6789", "{name}");
+        assert_eq!(in_process(&["map-write", "2", "M", path.to_str().unwrap()]), 0);
+        writer.write_all_at(b"N", 9).unwrap();
+        reader.read_exact_at(&mut seen, 0).unwrap();
+        assert_eq!(&seen, b"01Mxyz678N", "{name}");
+    }
 }
 
 fn over_a_whiteout() {

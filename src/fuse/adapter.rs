@@ -1,14 +1,15 @@
 //! Each callback: convert, call the union's verb of the same name, reply.
 
 use super::convert::{attr, caller, errno, host_dev, set_time};
+use super::makers::Makers;
 use super::pace::Pace;
 use crate::base::{Errno, SetAttr, Sys};
 use crate::union::{Entry, Range, Union};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::RwLock;
 use std::cell::RefCell;
@@ -36,11 +37,12 @@ pub(super) struct Adapter {
     union: Arc<Union>,
     pace: Arc<Pace>,
     closed: Arc<Closed>,
+    makers: Makers,
 }
 
 impl Adapter {
     pub fn new(union: Arc<Union>, pace: Arc<Pace>, closed: Arc<Closed>) -> Adapter {
-        Adapter { union, pace, closed }
+        Adapter { union, pace, closed, makers: Makers::new() }
     }
 
     /// Runs a verb; a panic in it becomes `EIO` for this call, and the session is marked for a check.
@@ -242,6 +244,27 @@ impl Filesystem for Adapter {
         Self::reply_entry(made, reply);
     }
 
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let _turn = self.pace.begin(req.pid());
+        let mode = mode & !libc::S_IFMT | libc::S_IFREG;
+        match self.guard(|u| u.mknod(&caller(req, umask), parent.0, name.as_bytes(), mode, 0)) {
+            Ok(new) => {
+                let opened = self.makers.made(req.pid(), flags);
+                reply.created(&new.ttl, &attr(&new.attr), GENERATION, FileHandle(0), opened);
+            }
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         reply.error(errno(Errno::ENOSYS)); // from now on the kernel opens without asking
     }
@@ -287,6 +310,7 @@ impl Filesystem for Adapter {
         if data.len() > HEAVY as usize {
             self.pace.heavy();
         }
+        self.makers.wrote(req.pid(), offset + data.len() as u64);
         let mut who = caller(req, 0);
         if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             who.pid = 0; // write-back of a mapping: the kernel asks, on behalf of nobody
