@@ -426,6 +426,19 @@ fn what_was_left_behind_is_seen_where_its_directory_goes() {
     }
 }
 
+/// A file that is back under its own name, in a directory made there since, is still the one that has another name, too.
+#[test]
+fn a_file_that_came_back_has_its_other_name() {
+    let mkdir = |path| Op::Mkdir { at: at(path) };
+    let mv = |from, to| mv(from, to, ops::How::Replace);
+    let lower = [mkdir("b"), Op::Create { at: at("a"), len: 0 }, Op::Link { from: at("a"), to: at("b/b") }];
+    let write = Op::Write { at: at("a"), offset: 0, len: 1 };
+    let work = [Op::Walk, mv("b", "t"), mkdir("b"), mv("t", "b/a"), mv("b/a/b", "b/b"), write];
+    let mut both = Both::new(&lower, None, false);
+    both.apply(&work).unwrap();
+    both.applies(Links::Kept).unwrap();
+}
+
 /// A directory that is in the upper already, for the sake of an operation in it that failed, is exchanged with a file.
 #[test]
 fn an_exchange_tells_that_a_directory_is_one() {

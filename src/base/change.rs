@@ -126,8 +126,8 @@ pub struct ChangeSet {
 }
 
 impl ChangeSet {
-    /// Makes renames of those of `changes`, of one root, that `back` names, with their paths in the real tree: directories that
-    /// are where the real tree has them again, in a directory made in the session. Such a one is in its place only as long as
+    /// Makes renames of those of `changes`, of one root, that `back` names, with their paths in the real tree: what
+    /// is where the real tree has them again, in a directory made in the session. Such a one is in its place only as long as
     /// the real directory around it stays there; when a rename takes that along, this is a rename as well, which may end
     /// at the path where it began. Returns the paths of these.
     pub fn rename_left_behind(changes: &mut [Change], mut back: Vec<(usize, RelPath)>) -> BTreeSet<RelPath> {

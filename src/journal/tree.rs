@@ -442,7 +442,7 @@ impl Tree {
                     if let (What::Renamed, Some(base)) = (change.what, hidden) {
                         replaced.push((change.path.clone(), base.clone()));
                     }
-                    if change.kind == Kind::Dir && self.is_back(id) {
+                    if self.is_back(id) {
                         back.extend(self.lower(id).map(|real| (out.len(), real)));
                     }
                     out.push(change);

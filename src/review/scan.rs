@@ -43,6 +43,8 @@ struct Claim {
     below: Option<Attr>,
     /// Whether its origin is its own place.
     in_place: bool,
+    /// Whether an opaque directory hides its own place.
+    hidden: bool,
     /// Whether its origin is still a regular file of the real tree.
     origin_exists: bool,
 }
@@ -50,7 +52,7 @@ struct Claim {
 struct Walk<'a> {
     dirs: &'a RootDirs,
     changes: Vec<Change>,
-    /// Which of them are directories that came back to where they are in the real tree, and where that is.
+    /// Which of them came back to where the real tree has them, and where that is.
     back: Vec<(usize, RelPath)>,
     claims: Vec<Claim>,
     hidden: Hidden,
@@ -175,9 +177,10 @@ impl Walk<'_> {
         }
         match origin {
             Some(origin) => {
-                let was = if in_place { under } else { self.real(&origin.path)? };
+                let hidden = below.visible().is_none();
+                let was = if in_place && !hidden { under } else { self.real(&origin.path)? };
                 let origin_exists = was.is_some_and(|a| a.kind == Kind::File);
-                self.claims.push(Claim { path, origin, below: under, in_place, origin_exists });
+                self.claims.push(Claim { path, origin, below: under, in_place, hidden, origin_exists });
             }
             None => {
                 self.push(path, replacement(under, object.attr.kind), object.attr.kind);
@@ -265,6 +268,9 @@ impl Walk<'_> {
                 .any(|p| self.hidden.contains(&(root, p)));
             let is_rename = !claim.in_place && claim.origin_exists && gone && taken.insert(from.clone());
             let what = if is_rename { What::Renamed } else { replacement(claim.below, Kind::File) };
+            if claim.in_place && claim.hidden && claim.origin_exists {
+                self.back.push((self.changes.len(), from.clone()));
+            }
             let change = self.push(claim.path, what, Kind::File);
             if is_rename || claim.in_place {
                 change.base = Some(claim.origin.base);
