@@ -17,7 +17,7 @@ mod view;
 use ops::Op;
 use plain::Plain;
 use proptest::prelude::*;
-use sbx_fuse::base::{Change, ChangeSet};
+use sbx_fuse::base::{Change, ChangeSet, Kind};
 use sbx_fuse::journal;
 use sbx_fuse::layer::{LayerKind, WhiteoutForm};
 use sbx_fuse::review::{self, Disagreement, Leave, Offline, RootDirs, Selection, Settled};
@@ -41,7 +41,7 @@ fn place() -> tempfile::TempDir {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Links {
     Kept,
-    Apart,
+    OfFiles,
 }
 
 struct Both {
@@ -155,7 +155,9 @@ impl Both {
         prop_assert!(report.is_ok(), "{:?} {:#?}", report.err(), set);
         let [should, is] = [&self.plain.dir, real].map(|dir| {
             let mut tree = Plain::new(dir.clone()).tree();
-            for (path, object) in tree.iter_mut().filter(|_| links == Links::Apart) {
+            for (path, object) in
+                tree.iter_mut().filter(|(_, o)| links == Links::OfFiles && o.kind != Kind::File)
+            {
                 (object.nlink, object.same_as) = (1, path.clone());
             }
             tree
@@ -327,6 +329,19 @@ proptest! {
         if applied { both.applies(Links::Kept)? } else { both.is_thrown_away()? }
     }
 
+    /// Names that the session gave to real files and to its own are links in the real tree, too.
+    #[test]
+    fn links_of_a_session_are_applied_as_such(
+        lower in prop::collection::vec(ops::building(), 0..15),
+        work in prop::collection::vec(ops::linking(), 0..20),
+        prefixed: bool,
+    ) {
+        let lower = markable(lower);
+        let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), false);
+        both.apply(&work)?;
+        both.applies(Links::Kept)?;
+    }
+
     /// Also with what an upper cannot tell, but the journal can.
     #[test]
     fn whatever_a_session_did_is_applied(
@@ -343,8 +358,8 @@ proptest! {
         let work: Vec<Op> = [Op::Walk].into_iter().chain(work.into_iter().flatten().flat_map(walked)).collect();
         let mut both = Both::new(&lower, prefixed.then_some(WhiteoutForm::Prefix), false);
         both.apply(&work)?;
-        // A new name of a real file that is no change itself is applied as a copy.
-        if applied { both.applies(Links::Apart)? } else { both.is_thrown_away()? }
+        // Nothing marks a new name of a real symlink or fifo.
+        if applied { both.applies(Links::OfFiles)? } else { both.is_thrown_away()? }
     }
 
     /// As after a crash of the machine, which the journal's last records need not survive.
@@ -479,7 +494,7 @@ fn a_change_outlives_the_name_it_was_made_under() {
     ] {
         let mut both = Both::new(&lower, None, false);
         both.apply(&work).unwrap();
-        both.applies(Links::Apart).unwrap();
+        both.applies(Links::Kept).unwrap();
     }
 }
 

@@ -149,6 +149,15 @@ pub fn working() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Files get other names, and lose some.
+pub fn linking() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (path(), path()).prop_map(|(from, to)| Op::Link { from, to }),
+        1 => path().prop_map(|at| Op::Unlink { at }),
+        3 => working(),
+    ]
+}
+
 /// Directories and what is in them change places. `t` is nowhere else.
 pub fn places() -> impl Strategy<Value = Vec<Op>> {
     let name = || prop::sample::select(vec!["a", "b", "c"]);

@@ -137,6 +137,56 @@ fn hard_links_stay_one_file() {
 }
 
 #[test]
+fn a_new_name_of_a_real_file_is_a_link() {
+    let ino = |w: &World, path: &str| fs::metadata(w.real(path)).unwrap().ino();
+    let w = World::new();
+    w.has("d/one", "1").has("e/two", "2");
+    // Its other name is as it was, or elsewhere by now.
+    w.copy_up("d/one", "d/one", None).whiteout("e").redirect("f", "e").copy_up("f/two", "e/two", None);
+    fs::hard_link(w.upper("d/one"), w.upper("a")).unwrap();
+    fs::hard_link(w.upper("f/two"), w.upper("z")).unwrap();
+    assert_eq!(w.changes(), ["A a", "R f < e", "A z"]);
+    w.apply(&["a"]);
+    assert_eq!(ino(&w, "a"), ino(&w, "d/one"));
+    w.apply(&[]);
+    assert_eq!(w.tree(), ["a = 1", "d/", "d/one = 1", "f/", "f/two = 2", "z = 2"]);
+    assert_eq!(ino(&w, "z"), ino(&w, "f/two"));
+}
+
+#[test]
+fn a_new_name_of_a_file_that_changes_is_a_link_if_the_change_is_taken() {
+    let ino = |w: &World, path: &str| fs::metadata(w.real(path)).unwrap().ino();
+    for taken in [&["a", "one"][..], &["a"][..]] {
+        let w = World::new();
+        w.has("one", "1");
+        fs::hard_link(w.real("one"), w.real("two")).unwrap();
+        w.copy_up("one", "one", Some("2"));
+        fs::hard_link(w.upper("one"), w.upper("a")).unwrap();
+        w.apply(taken);
+        let both = taken.len() == 2;
+        let old = if both { "2" } else { "1" };
+        assert_eq!(w.tree(), ["a = 2".into(), format!("one = {old}"), format!("two = {old}")]);
+        assert_eq!(ino(&w, "a") == ino(&w, "one"), both);
+        assert_eq!(ino(&w, "two"), ino(&w, "one"));
+    }
+}
+
+#[test]
+fn a_file_that_was_written_meanwhile_gets_no_new_name() {
+    let w = World::new();
+    w.has("one", "1");
+    w.copy_up("one", "one", None);
+    fs::hard_link(w.upper("one"), w.upper("a")).unwrap();
+    let plan = w.plan(&[]);
+    fs::write(w.real("one"), "written meanwhile").unwrap();
+    let (roots, scanned) = (w.roots(), w.scan());
+    let mut dropper = sbx_fuse::review::Offline::new(&roots, &scanned, sbx_fuse::review::Leave::Applied);
+    let error = sbx_fuse::review::apply(&roots, &plan, &mut dropper, &mut |_| {}).unwrap_err();
+    assert!(error.message.contains("one") && error.hint.is_some(), "{error}");
+    assert_eq!(w.tree(), ["one = written meanwhile"]);
+}
+
+#[test]
 fn a_replaced_file_does_not_change_its_former_links() {
     let w = World::new();
     w.has("one", "1");

@@ -34,7 +34,9 @@ pub fn place() -> &'static Path {
 /// A world with every kind of change, and all of them in ways that get in each other's way.
 pub fn full() -> World {
     let w = World::within(place());
-    for name in ["mod", "del", "old", "typed", "perm", "todir/x", "swap1", "swap2", "hard", "times", "over"] {
+    for name in
+        ["mod", "del", "old", "typed", "perm", "todir/x", "swap1", "swap2", "hard", "times", "over", "shared"]
+    {
         w.has(name, name);
     }
     w.has("dir/a", "1").has("dir/b", "1").has("dir/c", "1").has("gone/x/y", "1").has("link", "-> a");
@@ -52,6 +54,7 @@ pub fn full() -> World {
     w.put("c/", "").opaque("c").redirect("c/d", "c").copy_up("c/d/f", "c/f", Some("g"));
     w.put("names/one", "linked");
     fs::hard_link(w.upper("names/one"), w.upper("names/two")).unwrap();
+    fs::hard_link(w.upper("perm"), w.upper("names/perm")).unwrap();
     w.put("locked/f", "L");
     w.set_xattr(&w.upper("mod"), "user.new", "y");
     let then = UNIX_EPOCH + Duration::new(1_000_000, 123_456_789);

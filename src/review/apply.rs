@@ -12,7 +12,7 @@ use super::objects::{self, Object};
 use super::plan::{Plan, Step};
 use super::recover::{end_of_roll_back, remove_copied};
 use super::settle::Settled;
-use super::transaction::{Backwards, Begun, Fault, NoFault, Spaces, Txn, expect};
+use super::transaction::{Backwards, Begun, Fault, NoFault, Spaces, Txn, expect, failed_at};
 use super::vault::Vault;
 use super::{RootDirs, attrs, copy, root_of};
 use crate::base::{Attr, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
@@ -434,7 +434,8 @@ impl<'a> Run<'a, '_> {
 
     fn step_link(&mut self, root: u16, path: &RelPath, to: &RelPath, index: usize) -> Result<()> {
         let at = Place::real(root, path);
-        let expected = self.change(index)?.real;
+        let s = self.change(index)?;
+        let (expected, twin) = (s.real, s.twin.as_ref().filter(|twin| twin.path == *to));
         if let Some(Staged { dir, name }) = self.staged.get(&index).cloned() {
             let temp = Place::real(root, &self.moved_path(root, &dir).join(&name));
             return self.place(&temp, &at, expected.as_ref());
@@ -444,6 +445,12 @@ impl<'a> Run<'a, '_> {
         let linked = self.txn.look(&source)?;
         if there.zip(linked).is_some_and(|(a, b)| (a.dev, a.ino) == (b.dev, b.ino)) {
             return Ok(());
+        }
+        if let (Some(twin), Some(now)) = (twin, &linked) {
+            // An earlier step may have set its times.
+            let was =
+                if twin.changed { Attr { size: now.size, mtime: now.mtime, ..twin.real } } else { twin.real };
+            expect(now, Some(&was)).map_err(|e| failed_at("link to", &source, e))?;
         }
         let parent = path.parent().unwrap_or_default();
         let name = self.txn.temp_name();

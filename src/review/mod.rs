@@ -47,7 +47,7 @@ pub use recover::{Recovery, recover};
 pub use repair::{Differing, compare, repair};
 pub use risk::{Class, Rules, classify};
 pub use scan::scan;
-pub use settle::{Disagreement, MetaDiff, Settled, agree, settle};
+pub use settle::{Disagreement, MetaDiff, Settled, Twin, agree, settle};
 pub use token::{changed_since, token};
 pub use transaction::{Fault, NoFault};
 pub use undo::{Moved, Undone, undo};

@@ -7,6 +7,7 @@ use super::{RootDirs, root_of, scan};
 use crate::base::{Attr, Change, ChangeSet, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
 use crate::layer::{self, WH_OPAQUE, WH_PREFIX, WhiteoutForm, X_BASE, X_REDIRECT};
 use crate::sys::{file, xattr};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -14,8 +15,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 pub struct Offline<'a> {
     roots: &'a [RootDirs],
     why: Leave,
-    /// Inode and ctime of files of which a name was removed here: that changed the ctime their other names have.
-    relinked: BTreeMap<u64, (Time, Time)>,
+    /// Inode and ctimes, the first and the last one, of files that were changed here under one of their names.
+    relinked: RefCell<BTreeMap<u64, (Time, Time)>>,
     /// The changes that are still there.
     left: BTreeMap<(u16, RelPath), &'a Change>,
     /// Real paths of which a rename that is still there took the object, and where it is now.
@@ -33,7 +34,7 @@ impl<'a> Offline<'a> {
         let mut offline = Offline {
             roots,
             why,
-            relinked: BTreeMap::new(),
+            relinked: RefCell::default(),
             left: BTreeMap::new(),
             taken: BTreeMap::new(),
             ever_taken: BTreeSet::new(),
@@ -63,7 +64,7 @@ impl Dropper for Offline<'_> {
         let object = Object::find(dirs.upper.as_fd(), path).map_err(failed)?;
         let changed = match (seen, &object) {
             (Some(seen), Some(o)) => {
-                let ours = self.relinked.get(&o.attr.ino) == Some(&(seen.ctime, o.attr.ctime));
+                let ours = self.relinked.borrow().get(&o.attr.ino) == Some(&(seen.ctime, o.attr.ctime));
                 o.attr.ino != seen.ino || (o.attr.ctime != seen.ctime && !ours)
             }
             (Some(_), None) => true,
@@ -81,9 +82,7 @@ impl Dropper for Offline<'_> {
             forget_index(dirs, o).map_err(failed)?;
         }
         if let Some(o) = object.filter(|o| o.attr.kind != Kind::Dir && o.attr.nlink > 1) {
-            let now = file::stat(o.fd.as_fd()).map_err(failed)?.ctime;
-            let first = self.relinked.get(&o.attr.ino).map_or(o.attr.ctime, |(first, _)| *first);
-            self.relinked.insert(o.attr.ino, (first, now));
+            self.note_relinked(&o).map_err(failed)?;
         }
         Ok(true)
     }
@@ -135,6 +134,17 @@ fn reset_root(dirs: &RootDirs) -> Sys<()> {
 }
 
 impl Offline<'_> {
+    /// Notes that a file with other names, `was` before, was just changed here.
+    fn note_relinked(&self, was: &Object) -> Sys<()> {
+        let now = file::stat(was.fd.as_fd())?.ctime;
+        self.relinked
+            .borrow_mut()
+            .entry(was.attr.ino)
+            .and_modify(|(_, last)| *last = now)
+            .or_insert((was.attr.ctime, now));
+        Ok(())
+    }
+
     fn edit(&self, dirs: &RootDirs, path: &RelPath, change: Option<&Change>) -> Sys<()> {
         let upper = dirs.upper.as_fd();
         let parent = path.parent().unwrap_or_default();
@@ -324,7 +334,7 @@ impl Offline<'_> {
         if let Some(Change { what: What::Renamed, from: Some(from), .. }) = change {
             forget(object.fd.as_fd(), X_REDIRECT)?;
             if let Some(slot) = slot {
-                rebase(dirs, path, from, slot)?;
+                self.rebase(dirs, path, from, slot)?;
             }
             self.prune(dirs, path)?;
         }
@@ -338,6 +348,40 @@ impl Offline<'_> {
             Ok(()) | Err(Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
             Err(e) => Err(e),
         }
+    }
+
+    /// The real directory `from` is at `to` now: origins and redirects of what is left beneath `path` of the upper follow.
+    fn rebase(&self, dirs: &RootDirs, path: &RelPath, from: &RelPath, to: &RelPath) -> Sys<()> {
+        if objects::stat(dirs.real.as_fd(), to)?.is_none() {
+            return Ok(());
+        }
+        let mut found = Vec::new();
+        objects::walk(dirs.upper.as_fd(), path, &mut |child, attr| {
+            if matches!(attr.kind, Kind::File | Kind::Dir) {
+                found.push(child.clone());
+            }
+            Ok(())
+        })?;
+        for child in found {
+            let Some(object) = Object::find(dirs.upper.as_fd(), &child)? else { continue };
+            let fd = object.fd.as_fd();
+            if let Some(mut origin) = layer::read_origin(fd)?
+                && let Some(rest) = origin.path.strip_prefix(from)
+            {
+                origin.path = under(to, &rest);
+                objects::in_writable(fd, || layer::write_origin(fd, &origin))?;
+                if object.attr.kind == Kind::File && object.attr.nlink > 1 {
+                    self.note_relinked(&object)?;
+                }
+            }
+            let redirect = xattr::get(fd, X_REDIRECT)?.filter(|v| v.starts_with(b"/"));
+            if let Some(target) = redirect.and_then(|v| RelPath::new(&v[1..]).ok())
+                && let Some(rest) = target.strip_prefix(from)
+            {
+                objects::in_writable(fd, || layer::write_redirect(fd, &under(to, &rest)))?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes directories above `path` that are empty and say nothing.
@@ -532,35 +576,4 @@ fn clear_opaque(dir: &Object) -> Sys<()> {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(e) => Err(e),
     }
-}
-
-/// The real directory `from` is at `to` now: origins and redirects of what is left beneath `path` of the upper follow.
-fn rebase(dirs: &RootDirs, path: &RelPath, from: &RelPath, to: &RelPath) -> Sys<()> {
-    if objects::stat(dirs.real.as_fd(), to)?.is_none() {
-        return Ok(());
-    }
-    let mut found = Vec::new();
-    objects::walk(dirs.upper.as_fd(), path, &mut |child, attr| {
-        if matches!(attr.kind, Kind::File | Kind::Dir) {
-            found.push(child.clone());
-        }
-        Ok(())
-    })?;
-    for child in found {
-        let Some(object) = Object::find(dirs.upper.as_fd(), &child)? else { continue };
-        let fd = object.fd.as_fd();
-        if let Some(mut origin) = layer::read_origin(fd)?
-            && let Some(rest) = origin.path.strip_prefix(from)
-        {
-            origin.path = under(to, &rest);
-            objects::in_writable(fd, || layer::write_origin(fd, &origin))?;
-        }
-        let redirect = xattr::get(fd, X_REDIRECT)?.filter(|v| v.starts_with(b"/"));
-        if let Some(target) = redirect.and_then(|v| RelPath::new(&v[1..]).ok())
-            && let Some(rest) = target.strip_prefix(from)
-        {
-            objects::in_writable(fd, || layer::write_redirect(fd, &under(to, &rest)))?;
-        }
-    }
-    Ok(())
 }

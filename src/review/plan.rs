@@ -6,7 +6,7 @@
 //! the merged view.
 
 use super::paths::{Resolver, ancestors, is_new_dir, under};
-use super::settle::Settled;
+use super::settle::{Settled, Twin};
 use crate::base::{Error, Kind, RelPath, Result, What};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -327,6 +327,11 @@ fn files(changes: &[Settled], root: u16, mine: &[usize], steps: &mut Vec<Step>) 
             if s.change.kind != Kind::Dir && s.change.what != What::Deleted && !s.meta.is_empty() {
                 steps.push(Step::Attr { root, path, change: i });
             }
+            continue;
+        }
+        let stands = |twin: &&Twin| !twin.changed || resolver.at(root, &twin.path).is_some();
+        if let Some(twin) = s.twin.as_ref().filter(stands) {
+            steps.push(Step::Link { root, path, to: twin.path.clone(), change: i });
             continue;
         }
         if let Some(to) = s.link_group.and_then(|group| first_of_group.get(&group)) {

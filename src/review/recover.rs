@@ -6,11 +6,11 @@
 
 use super::RootDirs;
 use super::discard::{Dropper, Seen};
-use super::intent::{APPLY_LOG, Entry, Leaver, Log, LogWriter, Op, Place, UNDO_LOG};
+use super::intent::{APPLY_LOG, Entry, Leaver, Log, LogWriter, Op, Place, Space, UNDO_LOG};
 use super::transaction::{Backwards, Begun, Fault, Spaces};
 use super::vault::{Stage, Vault};
 use super::{attrs, copy, objects, root_of};
-use crate::base::{Errno, Error, Kind, RelPath, Result, Sys};
+use crate::base::{Attr, Errno, Error, Kind, RelPath, Result, Sys};
 use crate::sys::{data, file};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -55,7 +55,7 @@ pub fn recover(roots: &[RootDirs], path: &Path, fault: &mut dyn Fault) -> Result
         match &entry.undo {
             Some(undo) if !undo.committed => recovery.undo_back(&spaces, undo, fault)?,
             Some(undo) if !undo.done => {
-                let bad = remove_copied(&spaces, &undo.ops).into_iter().map(|e| e.message).collect();
+                let bad = clear_undone(&spaces, &undo.ops).into_iter().map(|e| e.message).collect();
                 end(&spaces, UNDO_LOG, undo.end)?;
                 recovery.say("an undo was interrupted after its last step: finished it", bad);
             }
@@ -195,6 +195,27 @@ pub(crate) fn remove_copied(spaces: &Spaces<'_>, ops: &[Op]) -> Vec<Error> {
         };
         if let Err(e) = gone() {
             problems.push(Error::on_path("remove the leftover", from.path.as_bytes(), e));
+        }
+    }
+    problems
+}
+
+/// As [`remove_copied`], after an undo; and what it kept of what had been applied is not kept where it is but another name
+/// of a file: in the real tree that would count as a link of it for as long.
+pub(crate) fn clear_undone(spaces: &Spaces<'_>, ops: &[Op]) -> Vec<Error> {
+    let mut problems = remove_copied(spaces, ops);
+    for op in ops {
+        let Op::Move { to, .. } = op else { continue };
+        let gone = || -> Sys<()> {
+            let is_link = |a: &Attr| a.kind == Kind::File && a.nlink > 1;
+            if to.space != Space::Kept || !spaces.stat(to)?.as_ref().is_some_and(is_link) {
+                return Ok(());
+            }
+            let (dir, name) = spaces.parent(to)?;
+            file::unlinkat(dir.as_fd(), name)
+        };
+        if let Err(e) = gone() {
+            problems.push(Error::on_path("remove the leftover", to.path.as_bytes(), e));
         }
     }
     problems

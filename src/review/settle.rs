@@ -91,11 +91,24 @@ pub struct Settled {
     /// Whether the session changed the real file itself, rather than put another in its place: its other hard links
     /// are to change with it.
     pub same_file: bool,
+    /// Of a file that is to be put: a name of the same file that will be there without being put.
+    pub twin: Option<Twin>,
     /// Of a rename: what the real tree has at the new path.
     pub over: Option<Attr>,
     /// Of a rename: whether the upper tells it too, as it does of files with one name and of directories that the real
     /// tree still has.
     pub told: bool,
+}
+
+/// A real file of which a new name is a hard link, at a name of its own in the view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Twin {
+    /// That name.
+    pub path: RelPath,
+    /// The real file as it was when compared.
+    pub real: Attr,
+    /// Whether the set has a change of that name, without which the two are not the same.
+    pub changed: bool,
 }
 
 /// Compares every candidate of `set` with the real object. What does not differ is dropped; what an opaque directory
@@ -128,6 +141,7 @@ pub fn settle(roots: &[RootDirs], set: &ChangeSet) -> Result<Vec<Settled>> {
     let mut settled = in_parts(&candidates, compare_all)?;
     settled.sort_by(|a, b| (a.change.root, &a.change.path).cmp(&(b.change.root, &b.change.path)));
     group_links(&mut settled);
+    find_twins(roots, &mut settled)?;
     Ok(settled)
 }
 
@@ -354,6 +368,7 @@ fn compare(
         real,
         upper,
         same_file: false,
+        twin: None,
         over,
         told: false,
     };
@@ -416,7 +431,7 @@ fn finish(mut settled: Settled) -> Settled {
 
 fn group_links(settled: &mut [Settled]) {
     let key = |s: &Settled| {
-        let attr = s.upper.filter(|a| a.kind == Kind::File && a.nlink > 1)?;
+        let attr = s.upper.filter(|a| a.kind != Kind::Dir && a.nlink > 1)?;
         // A rename alone moves the real file with all its links.
         let moved_only = s.change.what == What::Renamed && !s.content;
         (!moved_only).then_some((attr.dev, attr.ino))
@@ -428,6 +443,53 @@ fn group_links(settled: &mut [Settled]) {
     for s in settled {
         s.link_group = key(s).filter(|id| count.get(id).is_some_and(|&n| n > 1));
     }
+}
+
+/// Finds the new names of real files that stay what they are, or are changed in place.
+fn find_twins(roots: &[RootDirs], settled: &mut [Settled]) -> Result<()> {
+    let is_candidate = |s: &Settled| {
+        let several = s.upper.is_some_and(|a| a.kind == Kind::File && a.nlink > 1);
+        several && !s.same_file && matches!(s.change.what, What::Added | What::Modified | What::Typed)
+    };
+    let candidates: Vec<usize> = (0..settled.len()).filter(|&i| is_candidate(&settled[i])).collect();
+    if candidates.is_empty() {
+        return Ok(());
+    }
+    let resolver = Resolver::new(settled.iter().map(|s| &s.change));
+    let mut twins = Vec::new();
+    for i in candidates {
+        let dirs = root_of(roots, settled[i].change.root)?;
+        let twin = twin_of(dirs, &resolver, settled, i)
+            .map_err(|e| Error::on_path("compare", settled[i].change.path.as_bytes(), e))?;
+        twins.extend(twin.map(|twin| (i, twin)));
+    }
+    for (i, twin) in twins {
+        settled[i].twin = Some(twin);
+    }
+    Ok(())
+}
+
+fn twin_of(dirs: &RootDirs, resolver: &Resolver<'_>, settled: &[Settled], i: usize) -> Sys<Option<Twin>> {
+    let s = &settled[i];
+    let Some(object) = Object::find(dirs.upper.as_fd(), &s.change.path)? else { return Ok(None) };
+    let Some(origin) = layer::read_origin(object.fd.as_fd())? else { return Ok(None) };
+    let path = resolver.shows_at(s.change.root, &origin.path);
+    if path == s.change.path {
+        return Ok(None);
+    }
+    let there = objects::stat(dirs.upper.as_fd(), &path)?;
+    if there.is_none_or(|a| (a.dev, a.ino) != (object.attr.dev, object.attr.ino)) {
+        return Ok(None);
+    }
+    let Some(real) = objects::stat(dirs.real.as_fd(), &origin.path)? else { return Ok(None) };
+    let key = (s.change.root, &path);
+    let change = settled.binary_search_by(|s| (s.change.root, &s.change.path).cmp(&key)).ok();
+    let stays = change.map(|c| &settled[c]).is_none_or(|c| match c.change.what {
+        What::Meta => true,
+        What::Modified | What::Renamed => !c.content || (c.same_file && real.nlink > 1),
+        What::Added | What::Deleted | What::Typed => false,
+    });
+    Ok((real.kind == Kind::File && stays).then(|| Twin { path, real, changed: change.is_some() }))
 }
 
 /// One path on which two views of the same session do not agree.
@@ -565,6 +627,7 @@ pub(crate) fn for_test(path: &str, what: What, kind: Kind, from: Option<&str>) -
         real: None,
         upper: None,
         same_file: false,
+        twin: None,
         over: None,
         told: true,
     }

@@ -7,7 +7,7 @@ use super::RootDirs;
 use super::apply::Progress;
 use super::intent::{After, Entry, Log, LogWriter, Op, Place, Space, UNDO_LOG};
 use super::objects::{self, Object};
-use super::recover::{end_of_undo_back, remove_copied};
+use super::recover::{clear_undone, end_of_undo_back};
 use super::transaction::{Backwards, Begun, Fault, Spaces, Txn};
 use super::vault::{Stage, Vault};
 use super::{attrs, copy};
@@ -86,7 +86,7 @@ pub fn undo(
     let mut txn = Txn::new(spaces, log, fault, &mut tick, "u");
     match run(&mut txn, &entry.apply) {
         Ok(()) => {
-            let mut warnings = remove_copied(&txn.spaces, &txn.done);
+            let mut warnings = clear_undone(&txn.spaces, &txn.done);
             if warnings.is_empty() {
                 let ended = txn.log.push(&Entry::Done).and_then(|()| txn.log.sync());
                 warnings.extend(ended.err().map(|e| Error::sys("write the intent log", e)));
