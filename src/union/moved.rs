@@ -3,11 +3,47 @@
 use super::Union;
 use super::lookup::Seen;
 use super::node::{Link, LowerDir, Node, Place};
-use crate::base::{Attr, Kind, Sys};
-use smallvec::smallvec;
+use crate::base::{Attr, Errno, Kind, Sys};
+use crate::sys::file;
+use smallvec::{SmallVec, smallvec};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 impl Union {
+    /// Adds a name to what is known of a non-directory, which is `object` there; the newest name of a lower-only one comes
+    /// first, since an older one may have gone from the real tree.
+    pub(super) fn note_link(&self, node: &Arc<Node>, link: Link, object: &Attr) {
+        let place = node.place.read();
+        if place.has(link.parent.id, &link.name) {
+            return;
+        }
+        let stale = |l: &&Link| l.upper && link.upper && !self.is_another_name(l, &link, object);
+        let stale: SmallVec<[Link; 1]> = place.links.iter().filter(stale).cloned().collect();
+        drop(place);
+        let mut place = node.place.write();
+        if place.gone {
+            return;
+        }
+        place.links.retain(|l| !stale.iter().any(|s| s.is_at(l)));
+        if place.upper { place.links.push(link) } else { place.links.insert(0, link) }
+    }
+
+    /// Whether `object`, which is at `new` in the upper, is at `known` as well, and that not in the same directory: one gets
+    /// a new node when others put another real directory behind it, while the old node, which whoever is in there goes on
+    /// with, does not learn where the session moves it. True when that cannot be told.
+    fn is_another_name(&self, known: &Link, new: &Link, object: &Attr) -> bool {
+        if known.parent.id == new.parent.id {
+            return true;
+        }
+        let same = |a: &Attr, b: &Attr| (a.dev, a.ino) == (b.dev, b.ino);
+        let look = || -> Sys<bool> {
+            let (dir, new_dir) = (self.upper_dir(&known.parent)?, self.upper_dir(&new.parent)?);
+            let found = file::stat_at(dir.as_fd(), known.name.as_bytes())?;
+            Ok(same(&found, object) && !same(&file::stat(dir.as_fd())?, &file::stat(new_dir.as_fd())?))
+        };
+        look().unwrap_or_else(|e| !matches!(e, Errno::ENOENT | Errno::ENOTDIR))
+    }
+
     /// A directory has one name only; what we knew may be stale when the real tree was rearranged.
     pub(super) fn note_dir_link(&self, node: &Arc<Node>, link: Link, lowers: Arc<[LowerDir]>) {
         let same_link = |p: &Place| p.links.first().is_some_and(|l| l.is_at(&link));
