@@ -329,3 +329,12 @@ fn what_is_in_an_exchanged_directory_is_not_lost() {
         view.tree();
     }
 }
+
+/// Of two real objects that others exchange, and exchange again, each is sought where it was last seen.
+#[test]
+fn what_came_back_is_found_under_its_former_name() {
+    for lower in ["symlink b; mkdir c", "create b 3; create c 4", "fifo b; create c 4"] {
+        let exchanged = (Vec::new(), script("exchange b c"));
+        converges(&script(lower), &[exchanged.clone(), exchanged]).unwrap();
+    }
+}

@@ -10,21 +10,22 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 impl Union {
-    /// Adds a name to what is known of a non-directory, which is `object` there; the newest name of a lower-only one comes
-    /// first, since an older one may have gone from the real tree.
+    /// Adds a name to what is known of a non-directory, which is `object` there; the name that a lower-only one was last
+    /// seen under comes first, since any other may have gone from the real tree.
     pub(super) fn note_link(&self, node: &Arc<Node>, link: Link, object: &Attr) {
+        let kept = |p: &Place| p.gone || p.upper && p.has(link.parent.id, &link.name);
         let place = node.place.read();
-        if place.has(link.parent.id, &link.name) {
+        if place.links.first().is_some_and(|l| l.is_at(&link)) || kept(&place) {
             return;
         }
         let stale = |l: &&Link| l.upper && link.upper && !self.is_another_name(l, &link, object);
         let stale: SmallVec<[Link; 1]> = place.links.iter().filter(stale).cloned().collect();
         drop(place);
         let mut place = node.place.write();
-        if place.gone {
+        if kept(&place) {
             return;
         }
-        place.links.retain(|l| !stale.iter().any(|s| s.is_at(l)));
+        place.links.retain(|l| !l.is_at(&link) && !stale.iter().any(|s| s.is_at(l)));
         if place.upper { place.links.push(link) } else { place.links.insert(0, link) }
     }
 
