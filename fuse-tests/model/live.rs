@@ -338,3 +338,27 @@ fn what_came_back_is_found_under_its_former_name() {
         converges(&script(lower), &[exchanged.clone(), exchanged]).unwrap();
     }
 }
+
+/// Others bring a real directory back to where the session had something in it that has moved since.
+#[test]
+fn a_directory_that_came_back_is_not_what_the_session_moved_from_there() {
+    let lower = script("mkdir c; mkdir c/a; mkdir a");
+    let exchanged = |session| (script(session), script("exchange a c"));
+    converges(&lower, &[exchanged("create c/a/a 1"), exchanged("mv c/a d")]).unwrap();
+}
+
+/// Others bring a real directory back to where the session has made something in the one that was there meanwhile.
+#[test]
+fn a_directory_that_came_back_has_what_the_session_made_in_its_place() {
+    let (tmp, real, mut view) = begin(&script("mkdir c; mkdir c/a"));
+    let (there, away) = (real.dir.join("c"), tmp.path().join("away"));
+    view.find(&at("c/a")).unwrap();
+    fs::rename(&there, &away).unwrap();
+    fs::create_dir(&there).unwrap();
+    view.apply(0, &script("create c/b 1")[0]).unwrap();
+    fs::remove_dir(&there).unwrap();
+    fs::rename(&away, &there).unwrap();
+    for name in ["c/a", "c/b"] {
+        view.find(&at(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+}

@@ -262,7 +262,7 @@ impl Union {
         let (node, fresh) = self.nodes.intern(ident, |id| Node::new(id, dir.root, Kind::Dir, ident, place));
         if !fresh {
             self.revive(&node, &link, top.as_ref().unwrap_or(&attr))?;
-            self.note_dir_link(&node, link, lowers);
+            self.note_dir_link(&node, link, lowers)?;
         }
         Ok((node, attr))
     }

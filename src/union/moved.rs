@@ -46,19 +46,25 @@ impl Union {
     }
 
     /// A directory has one name only; what we knew may be stale when the real tree was rearranged.
-    pub(super) fn note_dir_link(&self, node: &Arc<Node>, link: Link, lowers: Arc<[LowerDir]>) {
-        let same_link = |p: &Place| p.links.first().is_some_and(|l| l.is_at(&link));
+    pub(super) fn note_dir_link(&self, node: &Arc<Node>, link: Link, lowers: Arc<[LowerDir]>) -> Sys<()> {
+        let at_link = |p: &Place| p.links.first().is_some_and(|l| l.is_at(&link));
         let place = node.place.read();
-        if same_link(&place) && place.lowers == lowers || place.gone || place.links.is_empty() {
-            return;
+        let same = at_link(&place) && place.upper == link.upper && place.lowers == lowers;
+        if same || place.gone || place.links.is_empty() {
+            return Ok(());
         }
+        // Either it was copied up since it was seen, or the upper had something there while another directory was.
+        let maybe_lost = at_link(&place) && place.upper && !link.upper;
         drop(place);
+        if maybe_lost && matches!(self.see_all(&link.parent, link.name.as_bytes())?, Seen::Upper(_)) {
+            return Ok(());
+        }
         let mut place = node.place.write();
         if place.gone || place.links.is_empty() {
-            return;
+            return Ok(());
         }
         let before = place.lowers.len();
-        if !same_link(&place) {
+        if maybe_lost || link.upper || !at_link(&place) {
             // Moved in the real tree: what the upper had at the old name, if anything, is not it any more.
             place.upper = link.upper;
             place.links = smallvec![link];
@@ -68,6 +74,7 @@ impl Union {
         self.fds.forget_all(node.id, before);
         node.touch_entries();
         self.unwatch(node);
+        Ok(())
     }
 
     /// A lower object that lost its last name in the merged view has got another in the real tree. (That it was removed
