@@ -362,3 +362,11 @@ fn a_directory_that_came_back_has_what_the_session_made_in_its_place() {
         view.find(&at(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
 }
+/// Others move a real file; the session removes it there; with its directory it comes back.
+#[test]
+fn what_was_removed_under_its_second_name_comes_back_whole() {
+    let lower = script("mkdir a; mkdir b; create b/a 0");
+    let others = |text| (Vec::new(), script(text));
+    let removed = (script("unlink a/a"), Vec::new());
+    converges(&lower, &[others("mv b/a a/a"), removed, others("mv a b/a")]).unwrap();
+}

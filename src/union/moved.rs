@@ -18,14 +18,16 @@ impl Union {
         if place.links.first().is_some_and(|l| l.is_at(&link)) || kept(&place) {
             return;
         }
-        let stale = |l: &&Link| l.upper && link.upper && !self.is_another_name(l, &link, object);
+        let only = object.nlink == 1;
+        let stale =
+            |l: &&Link| l.upper == link.upper && (only || l.upper && !self.is_another_name(l, &link, object));
         let stale: SmallVec<[Link; 1]> = place.links.iter().filter(stale).cloned().collect();
         drop(place);
         let mut place = node.place.write();
         if kept(&place) {
             return;
         }
-        place.links.retain(|l| !l.is_at(&link) && !stale.iter().any(|s| s.is_at(l)));
+        place.links.retain(|l| !l.is_at(&link) && !stale.iter().any(|s| s.is_at(l) && s.upper == l.upper));
         if place.upper { place.links.push(link) } else { place.links.insert(0, link) }
     }
 
