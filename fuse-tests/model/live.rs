@@ -4,6 +4,7 @@
 
 use crate::ops::{self, Op};
 use crate::plain::{Plain, object};
+use crate::script::{at, script};
 use crate::tree::{Tree, differences};
 use crate::view::{Setup, View};
 use parking_lot::{Condvar, Mutex};
@@ -218,7 +219,8 @@ fn truth(setup: &Setup) -> Tree {
 /// What the session and, after it, others do in the real tree.
 type Round = (Vec<Op>, Vec<Op>);
 
-fn converges(lower: &[Op], rounds: &[Round]) -> Result<(), TestCaseError> {
+/// A real tree, and a session on it that did nothing yet.
+fn begin(lower: &[Op]) -> (tempfile::TempDir, Plain, View) {
     let tmp = crate::place();
     let sub = |name: &str| {
         let path = tmp.path().join(name);
@@ -231,7 +233,7 @@ fn converges(lower: &[Op], rounds: &[Round]) -> Result<(), TestCaseError> {
     }
     let work = sub("work");
     let features = crate::view::probe(&work);
-    let mut view = View::new(Setup {
+    let view = View::new(Setup {
         upper: sub("upper"),
         work,
         journal: sub("journal"),
@@ -239,6 +241,11 @@ fn converges(lower: &[Op], rounds: &[Round]) -> Result<(), TestCaseError> {
         features,
         borrows: false,
     });
+    (tmp, real, view)
+}
+
+fn converges(lower: &[Op], rounds: &[Round]) -> Result<(), TestCaseError> {
+    let (_tmp, mut real, mut view) = begin(lower);
     // There are only so many watchers for one user.
     let end = Instant::now() + Duration::from_secs(120);
     while !view.union().watches() {
@@ -304,4 +311,62 @@ proptest! {
         let rounds: Vec<Round> = rounds.into_iter().map(|(s, o)| (ops(s), ops(o))).collect();
         converges(&ops(lower), &rounds)?;
     }
+}
+
+/// Others exchange two real directories. What the session has in one of them stays at its path, and whatever becomes of
+/// it there, who has it open still has it.
+#[test]
+fn what_is_in_an_exchanged_directory_is_not_lost() {
+    for then in ["walk", "mv b/c c", "unlink b/c", "mv b d; mv d/c c"] {
+        let (_tmp, mut real, mut view) = begin(&script("mkdir a; mkdir b"));
+        view.apply(0, &script("create b/c 3")[0]).unwrap();
+        let (id, _) = view.find(&at("b/c")).unwrap();
+        real.apply(0, &script("exchange a b")[0]).unwrap();
+        for op in script(then) {
+            view.apply(0, &op).unwrap_or_else(|e| panic!("{then}: {op:?}: {e}"));
+        }
+        view.union().getattr(id).unwrap_or_else(|e| panic!("{then}: {e}"));
+        view.tree();
+    }
+}
+
+/// Of two real objects that others exchange, and exchange again, each is sought where it was last seen.
+#[test]
+fn what_came_back_is_found_under_its_former_name() {
+    for lower in ["symlink b; mkdir c", "create b 3; create c 4", "fifo b; create c 4"] {
+        let exchanged = (Vec::new(), script("exchange b c"));
+        converges(&script(lower), &[exchanged.clone(), exchanged]).unwrap();
+    }
+}
+
+/// Others bring a real directory back to where the session had something in it that has moved since.
+#[test]
+fn a_directory_that_came_back_is_not_what_the_session_moved_from_there() {
+    let lower = script("mkdir c; mkdir c/a; mkdir a");
+    let exchanged = |session| (script(session), script("exchange a c"));
+    converges(&lower, &[exchanged("create c/a/a 1"), exchanged("mv c/a d")]).unwrap();
+}
+
+/// Others bring a real directory back to where the session has made something in the one that was there meanwhile.
+#[test]
+fn a_directory_that_came_back_has_what_the_session_made_in_its_place() {
+    let (tmp, real, mut view) = begin(&script("mkdir c; mkdir c/a"));
+    let (there, away) = (real.dir.join("c"), tmp.path().join("away"));
+    view.find(&at("c/a")).unwrap();
+    fs::rename(&there, &away).unwrap();
+    fs::create_dir(&there).unwrap();
+    view.apply(0, &script("create c/b 1")[0]).unwrap();
+    fs::remove_dir(&there).unwrap();
+    fs::rename(&away, &there).unwrap();
+    for name in ["c/a", "c/b"] {
+        view.find(&at(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+}
+/// Others move a real file; the session removes it there; with its directory it comes back.
+#[test]
+fn what_was_removed_under_its_second_name_comes_back_whole() {
+    let lower = script("mkdir a; mkdir b; create b/a 0");
+    let others = |text| (Vec::new(), script(text));
+    let removed = (script("unlink a/a"), Vec::new());
+    converges(&lower, &[others("mv b/a a/a"), removed, others("mv a b/a")]).unwrap();
 }

@@ -262,7 +262,7 @@ impl Union {
         let (node, fresh) = self.nodes.intern(ident, |id| Node::new(id, dir.root, Kind::Dir, ident, place));
         if !fresh {
             self.revive(&node, &link, top.as_ref().unwrap_or(&attr))?;
-            self.note_dir_link(&node, link, lowers);
+            self.note_dir_link(&node, link, lowers)?;
         }
         Ok((node, attr))
     }
@@ -287,7 +287,7 @@ impl Union {
         let link = Link { parent: dir.clone(), name: name.clone(), upper: true };
         if let Some(node) = self.nodes.find_copied(attr.dev, attr.ino) {
             self.nodes.acquire(&node);
-            note_link(&node, link);
+            self.note_link(&node, link, attr);
             return Ok(node);
         }
         let own = Ident::of(dir.root, attr);
@@ -295,7 +295,7 @@ impl Union {
             && node.place.read().upper
         {
             self.nodes.acquire(&node);
-            note_link(&node, link);
+            self.note_link(&node, link, attr);
             return Ok(node);
         }
         let root = self.root(dir)?;
@@ -360,7 +360,7 @@ impl Union {
         let (node, fresh) = self.nodes.intern(ident, |id| Node::new(id, dir.root, attr.kind, ident, place));
         if !fresh {
             self.revive(&node, &link, &attr)?;
-            note_link(&node, link);
+            self.note_link(&node, link, &attr);
         }
         Ok((node, attr))
     }
@@ -385,7 +385,7 @@ impl Union {
         let (node, fresh) = self.nodes.intern(ident, |id| Node::new(id, dir.root, copied.kind, ident, place));
         self.nodes.note_copied(copied.dev, copied.ino, &node);
         if !fresh {
-            note_link(&node, link);
+            self.note_link(&node, link, copied);
         }
         Ok(node)
     }
@@ -550,23 +550,6 @@ fn negative() -> Entry {
     let mut attr = top_attr(0);
     attr.ino = 0;
     Entry { id: 0, attr, ttl: LONG }
-}
-
-/// Adds a name to what is known of a node; the newest name of a lower-only object comes first, since an older one
-/// may have gone from the real tree.
-fn note_link(node: &Arc<Node>, link: Link) {
-    let place = node.place.read();
-    if place.links.iter().any(|l| l.name == link.name && l.parent.id == link.parent.id) {
-        return;
-    }
-    drop(place);
-    let mut place = node.place.write();
-    if place.gone {
-        return;
-    }
-    // A directory that the real tree moved away left what the session had in it behind, under a node of its own.
-    place.links.retain(|l| !l.upper || l.parent.place.read().upper);
-    if place.upper { place.links.push(link) } else { place.links.insert(0, link) }
 }
 
 /// Collects the lower directories of one merged directory, from the top.

@@ -3,25 +3,70 @@
 use super::Union;
 use super::lookup::Seen;
 use super::node::{Link, LowerDir, Node, Place};
-use crate::base::{Attr, Kind, Sys};
-use smallvec::smallvec;
+use crate::base::{Attr, Errno, Kind, Sys};
+use crate::sys::file;
+use smallvec::{SmallVec, smallvec};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 impl Union {
-    /// A directory has one name only; what we knew may be stale when the real tree was rearranged.
-    pub(super) fn note_dir_link(&self, node: &Arc<Node>, link: Link, lowers: Arc<[LowerDir]>) {
-        let same_link = |p: &Place| p.links.first().is_some_and(|l| l.is_at(&link));
+    /// Adds a name to what is known of a non-directory, which is `object` there; the name that a lower-only one was last
+    /// seen under comes first, since any other may have gone from the real tree.
+    pub(super) fn note_link(&self, node: &Arc<Node>, link: Link, object: &Attr) {
+        let kept = |p: &Place| p.gone || p.upper && p.has(link.parent.id, &link.name);
         let place = node.place.read();
-        if same_link(&place) && place.lowers == lowers || place.gone || place.links.is_empty() {
+        if place.links.first().is_some_and(|l| l.is_at(&link)) || kept(&place) {
             return;
         }
+        let only = object.nlink == 1;
+        let stale =
+            |l: &&Link| l.upper == link.upper && (only || l.upper && !self.is_another_name(l, &link, object));
+        let stale: SmallVec<[Link; 1]> = place.links.iter().filter(stale).cloned().collect();
         drop(place);
         let mut place = node.place.write();
-        if place.gone || place.links.is_empty() {
+        if kept(&place) {
             return;
         }
+        place.links.retain(|l| !l.is_at(&link) && !stale.iter().any(|s| s.is_at(l) && s.upper == l.upper));
+        if place.upper { place.links.push(link) } else { place.links.insert(0, link) }
+    }
+
+    /// Whether `object`, which is at `new` in the upper, is at `known` as well, and that not in the same directory: one gets
+    /// a new node when others put another real directory behind it, while the old node, which whoever is in there goes on
+    /// with, does not learn where the session moves it. True when that cannot be told.
+    fn is_another_name(&self, known: &Link, new: &Link, object: &Attr) -> bool {
+        if known.parent.id == new.parent.id {
+            return true;
+        }
+        let same = |a: &Attr, b: &Attr| (a.dev, a.ino) == (b.dev, b.ino);
+        let look = || -> Sys<bool> {
+            let (dir, new_dir) = (self.upper_dir(&known.parent)?, self.upper_dir(&new.parent)?);
+            let found = file::stat_at(dir.as_fd(), known.name.as_bytes())?;
+            Ok(same(&found, object) && !same(&file::stat(dir.as_fd())?, &file::stat(new_dir.as_fd())?))
+        };
+        look().unwrap_or_else(|e| !matches!(e, Errno::ENOENT | Errno::ENOTDIR))
+    }
+
+    /// A directory has one name only; what we knew may be stale when the real tree was rearranged.
+    pub(super) fn note_dir_link(&self, node: &Arc<Node>, link: Link, lowers: Arc<[LowerDir]>) -> Sys<()> {
+        let at_link = |p: &Place| p.links.first().is_some_and(|l| l.is_at(&link));
+        let place = node.place.read();
+        let same = at_link(&place) && place.upper == link.upper && place.lowers == lowers;
+        if same || place.gone || place.links.is_empty() {
+            return Ok(());
+        }
+        // Either it was copied up since it was seen, or the upper had something there while another directory was.
+        let maybe_lost = at_link(&place) && place.upper && !link.upper;
+        drop(place);
+        if maybe_lost && matches!(self.see_all(&link.parent, link.name.as_bytes())?, Seen::Upper(_)) {
+            return Ok(());
+        }
+        let mut place = node.place.write();
+        if place.gone || place.links.is_empty() {
+            return Ok(());
+        }
         let before = place.lowers.len();
-        if !same_link(&place) {
+        if maybe_lost || link.upper || !at_link(&place) {
             // Moved in the real tree: what the upper had at the old name, if anything, is not it any more.
             place.upper = link.upper;
             place.links = smallvec![link];
@@ -31,6 +76,7 @@ impl Union {
         self.fds.forget_all(node.id, before);
         node.touch_entries();
         self.unwatch(node);
+        Ok(())
     }
 
     /// A lower object that lost its last name in the merged view has got another in the real tree. (That it was removed
