@@ -212,6 +212,40 @@ fn a_discarded_change_of_a_hard_linked_file_is_gone_under_all_its_names() {
     assert!(says(&w, &["usage"]).1.lines().count() > 1);
 }
 
+/// Names that the session gave to files leave it one after the other, which is no change of those that are left.
+#[test]
+fn links_of_a_session_in_use_are_applied_and_undone() {
+    let w = World::new();
+    w.shell("ln a.txt second.txt");
+    let before = w.shell("stat -c '%n %h %s' * dir/*");
+    w.quietly(&["mount", "-s", "live", w.at("mnt").to_str().unwrap()]);
+    w.shell(
+        "cd ../../mnt; echo more >> a.txt; ln a.txt third.txt; cp -al dir copy; ln -s x sym; ln sym sym2",
+    );
+    let (code, _, err) = says(&w, &["apply", "-s", "live", "-y"]);
+    assert_eq!((code, err.contains("stays in the session")), (0, false), "{err}");
+    assert_eq!(says(&w, &["changes", "-s", "live"]).1, "");
+    let links = |at: &str| {
+        w.shell(&format!("cd {at}; stat -c '%n %i' a.txt second.txt third.txt sym sym2 dir/* copy/*"))
+    };
+    let distinct = |at: &str| {
+        let listed = links(at);
+        let inodes: std::collections::BTreeSet<&str> =
+            listed.lines().filter_map(|l| l.split(' ').nth(1)).collect();
+        (listed.lines().count(), inodes.len())
+    };
+    let (names, inodes) = distinct(".");
+    // One for the three, one for the two symlinks, and the copy has those of the original.
+    assert_eq!((names - 5) / 2, inodes - 2, "{}", links("."));
+    assert_eq!(distinct("../../mnt"), (names, inodes));
+    assert_eq!(w.shell("cat second.txt"), w.shell("cat ../../mnt/third.txt"));
+    w.quietly(&["undo", "-s", "live", "-y"]);
+    assert_eq!(w.shell("stat -c '%n %h %s' * dir/*"), before);
+    assert_eq!(says(&w, &["changes", "-s", "live"]).1, "");
+    w.quietly(&["umount", "live"]);
+    assert!(says(&w, &["verify", "-s", "live"]).2.contains("agree (0 changes)"));
+}
+
 #[test]
 fn originals_are_counted_and_let_go_by_the_policy() {
     let w = World::new();

@@ -6,7 +6,7 @@
 //! is marked in the intent log; (5) the changes leave the session. Whatever fails up to (4) is taken back, at once or,
 //! after a crash, by the next command; what comes after it is finished by the next command.
 
-use super::discard::{Dropper, drop_order, seen_of};
+use super::discard::{Dropper, Seen, drop_order, seen_of};
 use super::intent::{APPLY_LOG, After, Entry, Leaver, LogWriter, Op, Place, Space};
 use super::objects::{self, Object};
 use super::plan::{Plan, Step};
@@ -578,9 +578,8 @@ impl<'a> Run<'a, '_> {
                 let attr = self.txn.spaces.stat(place)?;
                 self.txn.log.push(&Entry::After(After { root, path: place.path.clone(), attr }))?;
             }
-            for s in drop_order(&self.plan.changes) {
-                let (root, path) = (s.change.root, s.change.path.clone());
-                let seen = seen_of(s).map(|seen| (seen.ino, seen.ctime));
+            for (root, path, seen) in leaving(self.plan) {
+                let (path, seen) = (path.clone(), seen.map(|seen| (seen.ino, seen.ctime)));
                 self.txn.log.push(&Entry::Leave(Leaver { root, path, seen }))?;
             }
             self.txn.log.push(&Entry::Commit)?;
@@ -609,15 +608,14 @@ impl<'a> Run<'a, '_> {
         let mut report = Report { stripped: std::mem::take(&mut self.stripped), ..Report::default() };
         report.warnings = remove_copied(&self.txn.spaces, &self.txn.done);
         report.applied = self.plan.changes.iter().map(|s| (s.change.root, s.change.path.clone())).collect();
-        for s in drop_order(&self.plan.changes) {
-            let c = &s.change;
+        for (root, path, seen) in leaving(self.plan) {
             if let Err(e) = self.txn.fault.at("take out of the session") {
-                report.warnings.push(Error::on_path("take out of the session", c.path.as_bytes(), e));
+                report.warnings.push(Error::on_path("take out of the session", path.as_bytes(), e));
                 continue;
             }
-            match dropper.drop(c.root, &c.path, seen_of(s)) {
+            match dropper.drop(root, path, seen) {
                 Ok(true) => {}
-                Ok(false) => report.kept.push((c.root, c.path.clone())),
+                Ok(false) => report.kept.push((root, path.clone())),
                 Err(e) => report.warnings.push(e),
             }
         }
@@ -635,6 +633,27 @@ impl<'a> Run<'a, '_> {
         error.causes.extend(end_of_roll_back(vault, number, back.problems));
         error
     }
+}
+
+/// What leaves the session with what `plan` applies, in order: the changes; and of a real file that is no change, but got
+/// new names, the session's copy once all of them are applied, so that they are one file in the view again.
+fn leaving(plan: &Plan) -> Vec<(u16, &RelPath, Option<Seen>)> {
+    let mut all: Vec<_> =
+        drop_order(&plan.changes).into_iter().map(|s| (s.change.root, &s.change.path, seen_of(s))).collect();
+    let id = |s: &Settled| s.upper.map(|a| (a.dev, a.ino));
+    let mut names: BTreeMap<Option<(u64, u64)>, u32> = BTreeMap::new();
+    for s in plan.changes.iter().filter(|s| s.upper.is_some_and(|a| a.nlink > 1)) {
+        *names.entry(id(s)).or_default() += 1;
+    }
+    let mut twins = BTreeMap::new();
+    for s in &plan.changes {
+        let last = names.get(&id(s)).zip(s.upper).is_some_and(|(n, upper)| n + 1 == upper.nlink);
+        if let Some(twin) = s.twin.as_ref().filter(|twin| last && !twin.changed) {
+            twins.insert((s.change.root, &twin.path), seen_of(s));
+        }
+    }
+    all.extend(twins.into_iter().map(|((root, path), seen)| (root, path, seen)));
+    all
 }
 
 /// Names whose object is another one after the operation, temporary ones left out.

@@ -10,11 +10,39 @@ use crate::base::{Attr, BaseId, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::Op;
 use crate::layer::{self, Found, LayerKind, index_name};
 use crate::sys::{data, dir as sysdir, file, xattr};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// Largest real file whose bytes are kept for a later merge.
 const KEPT: u64 = 128 << 10;
+
+/// Files with several names of which one left: device and inode, and their ctimes before the first and after the last.
+/// That a name left is no change of the others.
+#[derive(Default)]
+pub(crate) struct Relinked(Mutex<BTreeMap<(u64, u64), (Time, Time)>>);
+
+impl Relinked {
+    /// So many are remembered.
+    const MANY: usize = 1 << 16;
+
+    /// Whether nothing else happened to the file `attr` since its ctime was `seen`.
+    fn explains(&self, attr: &Attr, seen: Time) -> bool {
+        self.0.lock().get(&(attr.dev, attr.ino)) == Some(&(seen, attr.ctime))
+    }
+
+    /// Notes that the file `was` lost a name, and that its ctime is `now`.
+    fn note(&self, was: &Attr, now: Time) {
+        let mut known = self.0.lock();
+        if known.len() >= Relinked::MANY {
+            known.clear();
+        }
+        let times = known.entry((was.dev, was.ino)).or_insert((was.ctime, now));
+        // Somebody changed it in between: what was seen before that counts no more.
+        *times = (if times.1 == was.ctime { times.0 } else { was.ctime }, now);
+    }
+}
 
 /// One change that is to leave the session.
 #[derive(Clone, Debug)]
@@ -147,9 +175,7 @@ impl Union {
                 layer::remove_whiteout(dir.as_fd(), name.as_bytes(), form)?;
                 None
             }
-            Found::Object(attr)
-                if seen.is_some_and(|s| attr.kind != Kind::Dir && s != (attr.ino, attr.ctime)) =>
-            {
+            Found::Object(attr) if seen.is_some_and(|seen| self.is_another(&attr, seen)) => {
                 return Ok(false);
             }
             Found::Object(attr) => Some(attr),
@@ -175,6 +201,12 @@ impl Union {
         Ok(true)
     }
 
+    /// Whether a non-directory is not what was seen any more.
+    fn is_another(&self, attr: &Attr, (ino, ctime): (u64, Time)) -> bool {
+        let same = ino == attr.ino && (ctime == attr.ctime || self.relinked.explains(attr, ctime));
+        attr.kind != Kind::Dir && !same
+    }
+
     /// A non-directory leaves the upper; `known` is its parent's node and its own.
     fn leave_file(
         &self,
@@ -191,6 +223,8 @@ impl Union {
             None => None,
         };
         let index = origin_index(dir, name, attr)?;
+        let others =
+            if attr.nlink > 1 { Some(file::openat(dir, name.as_bytes(), libc::O_PATH, 0)?) } else { None };
         forced(dir, || file::unlinkat(dir, name.as_bytes()))?;
         // Names that only the lower has led here by the index. With the last name of the upper gone they lead to the
         // real object again.
@@ -198,6 +232,9 @@ impl Union {
         let index = index.filter(|index| file::stat_at(writable.index.as_fd(), index).is_ok_and(alone));
         if let Some(index) = &index {
             file::unlinkat(writable.index.as_fd(), index)?;
+        }
+        if let Some(fd) = others {
+            self.relinked.note(attr, file::stat(fd.as_fd())?.ctime);
         }
         let Some((parent, node)) = known else {
             return Ok(());

@@ -173,6 +173,7 @@ pub struct Union {
     keeps_stats: bool,
     quota: OnceLock<quota::Quota>,
     owed: owed::Owed,
+    relinked: drop::Relinked,
     partials: partial::Partials,
     /// For threads of ours, which must not keep it alive.
     own: Weak<Union>,
@@ -227,6 +228,7 @@ impl Union {
             has_acls,
             keeps_stats,
             quota: OnceLock::new(),
+            relinked: drop::Relinked::default(),
             owed: owed::Owed::default(),
             partials: partial::Partials::new(),
             own: own.clone(),
