@@ -42,7 +42,7 @@ pub(super) struct Adapter {
 
 impl Adapter {
     pub fn new(union: Arc<Union>, pace: Arc<Pace>, closed: Arc<Closed>) -> Adapter {
-        Adapter { union, pace, closed, makers: Makers::new() }
+        Adapter { union, pace, closed, makers: Makers::new(false) }
     }
 
     /// Runs a verb; a panic in it becomes `EIO` for this call, and the session is marked for a check.
@@ -109,6 +109,8 @@ impl Filesystem for Adapter {
                 tracing::debug!("this kernel lacks {missing:?}");
             }
         }
+        // Linux has this since it drops cached pages before a direct write, and writes back dirty ones where it is asked for.
+        self.makers = Makers::new(config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok());
         for (what, refused) in [
             ("max_write", config.set_max_write(1 << 20).err()),
             ("max_background", config.set_max_background(64).err().map(u32::from)),

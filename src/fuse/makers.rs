@@ -16,12 +16,19 @@ const SMALL: u64 = 1 << 20;
 /// Threads that are told apart; two with the same remainder only spoil each other's count.
 const SLOTS: usize = 64;
 
-/// How many small files each thread has made in a row: the thread in the upper half, the number in the lower one.
-pub(super) struct Makers([AtomicU64; SLOTS]);
+/// How many small files each thread has made in a row.
+pub(super) struct Makers {
+    /// Whether the kernel drops what it has of a file's pages where they are written past; it does from Linux 6.6 on.
+    /// Else others who read the file meanwhile would go on reading what was there before.
+    coherent: bool,
+    /// The thread in the upper half, the number in the lower one.
+    rows: [AtomicU64; SLOTS],
+}
 
 impl Makers {
-    pub fn new() -> Makers {
-        Makers([const { AtomicU64::new(0) }; SLOTS])
+    /// For a kernel that drops pages which are written past, if `coherent`.
+    pub fn new(coherent: bool) -> Makers {
+        Makers { coherent, rows: [const { AtomicU64::new(0) }; SLOTS] }
     }
 
     /// To be called when `thread` has made a file with `flags` of open(2): how the kernel is to treat its descriptor.
@@ -33,7 +40,8 @@ impl Makers {
         // A write that must be durable when it returns is seen to on the way through the pages only; whoever may read
         // through the same descriptor is helped by them.
         let through = libc::O_SYNC | libc::O_DSYNC | libc::O_APPEND;
-        if count >= MANY && flags & libc::O_ACCMODE == libc::O_WRONLY && flags & through == 0 {
+        if self.coherent && count >= MANY && flags & libc::O_ACCMODE == libc::O_WRONLY && flags & through == 0
+        {
             FopenFlags::FOPEN_DIRECT_IO
         } else {
             FopenFlags::FOPEN_KEEP_CACHE
@@ -48,7 +56,7 @@ impl Makers {
     }
 
     fn slot(&self, thread: u32) -> &AtomicU64 {
-        &self.0[thread as usize % SLOTS]
+        &self.rows[thread as usize % SLOTS]
     }
 }
 
@@ -70,7 +78,7 @@ mod tests {
 
     #[test]
     fn many_small_files_in_a_row_are_handed_over_as_they_are_written() {
-        let makers = Makers::new();
+        let makers = Makers::new(true);
         row(&makers, 7);
         assert!(direct(&makers, 7, WRITES));
         row(&makers, 8);
@@ -79,8 +87,15 @@ mod tests {
     }
 
     #[test]
+    fn never_where_others_would_read_old_pages() {
+        let makers = Makers::new(false);
+        row(&makers, 7);
+        row(&makers, 7);
+    }
+
+    #[test]
     fn a_large_one_ends_the_row() {
-        let makers = Makers::new();
+        let makers = Makers::new(true);
         row(&makers, 7);
         makers.wrote(7, SMALL);
         assert!(direct(&makers, 7, WRITES));
@@ -90,7 +105,7 @@ mod tests {
 
     #[test]
     fn descriptors_that_read_or_promise_more_are_as_ever() {
-        let makers = Makers::new();
+        let makers = Makers::new(true);
         row(&makers, 7);
         for flags in [libc::O_RDWR, libc::O_RDONLY, WRITES | libc::O_SYNC, WRITES | libc::O_DSYNC] {
             assert!(!direct(&makers, 7, flags));
