@@ -31,9 +31,6 @@ const MASK: u32 = libc::IN_CREATE
     | libc::IN_DELETE_SELF
     | libc::IN_ONLYDIR;
 
-/// What takes an object out of its directory, so that nothing is to be sought there.
-const LEFT: u32 = libc::IN_DELETE | libc::IN_MOVED_FROM;
-
 /// How long after a change its invalidation is repeated: a reply that was under way when it happened may reach the
 /// kernel's cache after the first.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -67,6 +64,10 @@ impl Watcher {
             found_changed: Mutex::default(),
             alive: OnceLock::new(),
         })
+    }
+
+    fn watch(&self, event: &Event) -> Option<Watch> {
+        self.watches.lock().get(&event.wd).cloned()
     }
 }
 
@@ -231,7 +232,7 @@ impl Union {
         };
         let mut last = None;
         let mut dropped = HashSet::new();
-        for event in events {
+        for (i, event) in events.iter().enumerate() {
             if event.mask & libc::IN_Q_OVERFLOW != 0 {
                 self.invalidate_all(notify);
                 continue;
@@ -241,13 +242,13 @@ impl Union {
                 continue; // a burst of writes to one file
             }
             last = Some(key);
-            let Some(watch) = watcher.watches.lock().get(&event.wd).cloned() else {
+            let Some(watch) = watcher.watch(event) else {
                 continue;
             };
             for id in &watch.nodes {
                 self.apply_event(notify, *id, event);
             }
-            if !event.name.is_empty() && event.mask & LEFT == 0 && !self.leads_to(&watch) {
+            if self.loses_sight(watcher, event, events.get(i + 1)) {
                 // The events are older than the first drop, so it is enough for all of them.
                 let nodes: Vec<_> = watch.nodes.into_iter().filter(|id| dropped.insert(*id)).collect();
                 self.drop_children(notify, &nodes);
@@ -328,8 +329,20 @@ impl Union {
         [ident, Ident { twin: true, ..ident }].iter().filter_map(|i| self.nodes.find(i)).collect()
     }
 
-    /// Whether any node's path still leads to the watched directory; else others have moved it, and what its events name
-    /// is not to be found through the nodes.
+    /// Whether the object that `event` names is one that no node leads to now, though it may be known: its directory was
+    /// moved, or it was moved itself, to where nobody has looked yet. The two events of a rename follow each other.
+    fn loses_sight(&self, watcher: &Watcher, event: &Event, next: Option<&Event>) -> bool {
+        let found = |event: &Event| watcher.watch(event).is_some_and(|watch| self.leads_to(&watch));
+        if event.name.is_empty() || event.mask & libc::IN_DELETE != 0 {
+            return false;
+        }
+        if event.mask & libc::IN_MOVED_FROM == 0 {
+            return !found(event);
+        }
+        !next.is_some_and(|to| to.cookie == event.cookie && found(to))
+    }
+
+    /// Whether any node's path still leads to the watched directory; else others have moved it.
     fn leads_to(&self, watch: &Watch) -> bool {
         let leads = |dir: &Arc<Node>, k| {
             let fd = self.lower_dir(dir, k)?;
