@@ -370,3 +370,26 @@ fn what_was_removed_under_its_second_name_comes_back_whole() {
     let removed = (script("unlink a/a"), Vec::new());
     converges(&lower, &[others("mv b/a a/a"), removed, others("mv a b/a")]).unwrap();
 }
+
+/// Others move a real directory that the session shows elsewhere, or a real file, and change what they moved before
+/// anybody looks there.
+#[test]
+fn what_changes_after_a_move_is_seen() {
+    let lower = script("mkdir b; create b/b 0; mkdir b/c; create b/c/a 0; create d 0");
+    for (session, others) in [
+        ("mv b c", "mv b a; write a/b 0 1"),
+        ("mv b c", "mv b a; mv a/b a/a; write a/a 0 1"),
+        ("mv b c", "mv b a; write a/c/a 0 1"),
+        ("mv b/c c", "mv b a; write a/b 0 1; write a/c/a 0 1"),
+        ("mv b c", "mkdir a; mv b a/b; write a/b/b 0 1"),
+        // Another directory has its name then.
+        ("mv b c", "mv b a; mkdir b; create b/b 2; write a/b 0 1"),
+        ("mv b c", "mkdir a; create a/b 2; exchange a b; write a/b 0 1"),
+        ("mv b c", "mkdir a; mv b/b a/b; write a/b 0 1"),
+        ("mv b c", "mv b a; mv d a/a; write a/a 0 1"),
+        ("", "mkdir a; mv b/b a/b; write a/b 0 1"),
+    ] {
+        let seen = converges(&lower, &[(script(session), script(others))]);
+        seen.unwrap_or_else(|e| panic!("{session}, {others}: {e}"));
+    }
+}

@@ -15,6 +15,8 @@ pub struct Event {
     pub wd: i32,
     /// `IN_*` bits.
     pub mask: u32,
+    /// Joins the two events of a rename; else 0.
+    pub cookie: u32,
     /// The entry's name; empty when the watched object itself is meant.
     pub name: Vec<u8>,
 }
@@ -71,7 +73,7 @@ impl Inotify {
             let word = |i: usize| u32::from_ne_bytes(rest[i..i + 4].try_into().unwrap_or_default());
             let len = word(12) as usize;
             let name = rest[16..16 + len].split(|&b| b == 0).next().unwrap_or_default().to_vec();
-            events.push(Event { wd: word(0) as i32, mask: word(4), name });
+            events.push(Event { wd: word(0) as i32, mask: word(4), cookie: word(8), name });
             rest = &rest[16 + len..];
         }
         Ok(events)

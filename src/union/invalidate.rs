@@ -2,13 +2,13 @@
 //! dropped from the kernel's caches. Where no watch can be had, those caches get a short life instead.
 
 use super::Union;
-use super::lookup::open_deep;
 use super::node::{Ident, Node, NodeId};
 use crate::base::{Attr, Errno, Error, Kind, Result, Sys};
 use crate::layer::LayerKind;
+use crate::sys::file;
 use crate::sys::watch::{Event, Inotify};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
@@ -35,11 +35,19 @@ const MASK: u32 = libc::IN_CREATE
 /// kernel's cache after the first.
 const AGAIN: Duration = Duration::from_millis(50);
 
+/// A watched directory.
+#[derive(Clone)]
+struct Watch {
+    /// Its device and inode: the watch follows it wherever others move it, the paths of nodes do not.
+    real: (u64, u64),
+    /// The nodes whose directory it is, or was.
+    nodes: Vec<NodeId>,
+}
+
 /// Watches on lower directories.
 pub(crate) struct Watcher {
     inotify: Inotify,
-    /// Watch descriptor to the nodes whose directory it is.
-    watches: Mutex<HashMap<i32, Vec<NodeId>>>,
+    watches: Mutex<HashMap<i32, Watch>>,
     notify: OnceLock<Box<dyn Notify>>,
     /// Nodes found changed in directories without a watch; the thread drops their pages.
     found_changed: Mutex<Vec<NodeId>>,
@@ -56,6 +64,10 @@ impl Watcher {
             found_changed: Mutex::default(),
             alive: OnceLock::new(),
         })
+    }
+
+    fn watch(&self, event: &Event) -> Option<Watch> {
+        self.watches.lock().get(&event.wd).cloned()
     }
 }
 
@@ -141,15 +153,16 @@ impl Union {
         let watcher = self.watcher.as_ref().ok_or(Errno::ENOSYS)?;
         let root = self.root(dir)?;
         let lowers = dir.place.read().lowers.clone();
-        for lower in lowers.iter() {
-            let layer = &root.lowers[usize::from(lower.layer)];
-            if layer.kind != LayerKind::Plain {
+        for (k, lower) in lowers.iter().enumerate() {
+            if root.lowers[usize::from(lower.layer)].kind != LayerKind::Plain {
                 continue;
             }
-            let fd = open_deep(layer.dir.as_fd(), &lower.path)?;
+            let fd = self.lower_dir(dir, k)?;
+            let attr = file::stat(fd.as_fd())?;
             let mut watches = watcher.watches.lock();
             let wd = watcher.inotify.add(fd.as_fd(), MASK)?;
-            let nodes = watches.entry(wd).or_default();
+            let new = || Watch { real: (attr.dev, attr.ino), nodes: Vec::new() };
+            let nodes = &mut watches.entry(wd).or_insert_with(new).nodes;
             if !nodes.contains(&dir.id) {
                 nodes.push(dir.id);
             }
@@ -200,11 +213,11 @@ impl Union {
         let wds = std::mem::take(&mut *state.wds.lock());
         let mut watches = watcher.watches.lock();
         for wd in wds {
-            let Some(nodes) = watches.get_mut(&wd) else {
+            let Some(watch) = watches.get_mut(&wd) else {
                 continue;
             };
-            nodes.retain(|id| *id != dir.id);
-            if nodes.is_empty() {
+            watch.nodes.retain(|id| *id != dir.id);
+            if watch.nodes.is_empty() {
                 watches.remove(&wd);
                 if let Err(e) = watcher.inotify.remove(wd) {
                     tracing::debug!("watch {wd} was gone already: {e}");
@@ -218,7 +231,8 @@ impl Union {
             return;
         };
         let mut last = None;
-        for event in events {
+        let mut dropped = HashSet::new();
+        for (i, event) in events.iter().enumerate() {
             if event.mask & libc::IN_Q_OVERFLOW != 0 {
                 self.invalidate_all(notify);
                 continue;
@@ -228,9 +242,16 @@ impl Union {
                 continue; // a burst of writes to one file
             }
             last = Some(key);
-            let nodes = watcher.watches.lock().get(&event.wd).cloned().unwrap_or_default();
-            for id in nodes {
-                self.apply_event(notify, id, event);
+            let Some(watch) = watcher.watch(event) else {
+                continue;
+            };
+            for id in &watch.nodes {
+                self.apply_event(notify, *id, event);
+            }
+            if self.loses_sight(watcher, event, events.get(i + 1)) {
+                // The events are older than the first drop, so it is enough for all of them.
+                let nodes: Vec<_> = watch.nodes.into_iter().filter(|id| dropped.insert(*id)).collect();
+                self.drop_children(notify, &nodes);
             }
         }
     }
@@ -306,6 +327,44 @@ impl Union {
         };
         let ident = Ident::of(dir.root, &attr);
         [ident, Ident { twin: true, ..ident }].iter().filter_map(|i| self.nodes.find(i)).collect()
+    }
+
+    /// Whether the object that `event` names is one that no node leads to now, though it may be known: its directory was
+    /// moved, or it was moved itself, to where nobody has looked yet. The two events of a rename follow each other.
+    fn loses_sight(&self, watcher: &Watcher, event: &Event, next: Option<&Event>) -> bool {
+        let found = |event: &Event| watcher.watch(event).is_some_and(|watch| self.leads_to(&watch));
+        if event.name.is_empty() || event.mask & libc::IN_DELETE != 0 {
+            return false;
+        }
+        if event.mask & libc::IN_MOVED_FROM == 0 {
+            return !found(event);
+        }
+        !next.is_some_and(|to| to.cookie == event.cookie && found(to))
+    }
+
+    /// Whether any node's path still leads to the watched directory; else others have moved it.
+    fn leads_to(&self, watch: &Watch) -> bool {
+        let leads = |dir: &Arc<Node>, k| {
+            let fd = self.lower_dir(dir, k)?;
+            file::stat(fd.as_fd()).map(|attr| (attr.dev, attr.ino) == watch.real)
+        };
+        let _tree = self.tree.read();
+        watch.nodes.iter().filter_map(|id| self.nodes.get(*id).ok()).any(|dir| {
+            let lowers = dir.place.read().lowers.len();
+            (0..lowers).any(|k| leads(&dir, k).unwrap_or(false))
+        })
+    }
+
+    /// Drops all that is known of the real objects in `dirs`: one of them changed, and any may be shown elsewhere now.
+    fn drop_children(&self, notify: &dyn Notify, dirs: &[NodeId]) {
+        if dirs.is_empty() {
+            return;
+        }
+        let in_dirs = |node: &Node| {
+            let place = node.place.read();
+            !place.upper && place.links.iter().any(|l| dirs.contains(&l.parent.id))
+        };
+        self.nodes.all().iter().filter(|n| in_dirs(n)).for_each(|n| notify.inode(n.id));
     }
 
     /// Events were lost: everything that the real tree decides may be stale.
