@@ -362,6 +362,7 @@ fn a_directory_that_came_back_has_what_the_session_made_in_its_place() {
         view.find(&at(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
 }
+
 /// Others move a real file; the session removes it there; with its directory it comes back.
 #[test]
 fn what_was_removed_under_its_second_name_comes_back_whole() {
