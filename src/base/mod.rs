@@ -9,6 +9,7 @@ mod error;
 mod name;
 mod net;
 mod pattern;
+mod relinked;
 
 pub use attr::{Attr, Kind, SetAttr, SetTime, Time};
 pub use change::{BaseId, Change, ChangeSet, ProcRef, What};
@@ -17,3 +18,4 @@ pub use error::{Error, ErrorKind, Result};
 pub use name::{NAME_MAX, Name, RelPath, quote, unquote};
 pub use net::{Net, Target, host_and_port, leads_outside};
 pub use pattern::{Access, Next, Pattern, Rule, Rules, Spot};
+pub use relinked::Relinked;

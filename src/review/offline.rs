@@ -4,7 +4,7 @@ use super::discard::{Dropper, Leave, Seen};
 use super::objects::{self, Object};
 use super::paths::{Resolver, ancestors, under};
 use super::{RootDirs, root_of, scan};
-use crate::base::{Attr, Change, ChangeSet, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
+use crate::base::{Attr, Change, ChangeSet, Errno, Error, Kind, RelPath, Relinked, Result, Sys, What};
 use crate::layer::{self, WH_OPAQUE, WH_PREFIX, WhiteoutForm, X_BASE, X_REDIRECT};
 use crate::sys::{file, xattr};
 use std::cell::RefCell;
@@ -15,8 +15,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 pub struct Offline<'a> {
     roots: &'a [RootDirs],
     why: Leave,
-    /// Inode and ctimes, the first and the last one, of files that were changed here under one of their names.
-    relinked: RefCell<BTreeMap<u64, (Time, Time)>>,
+    /// Upper files that were changed here under one of their names.
+    relinked: RefCell<Relinked>,
     /// The changes that are still there.
     left: BTreeMap<(u16, RelPath), &'a Change>,
     /// Real paths of which a rename that is still there took the object, and where it is now.
@@ -64,7 +64,7 @@ impl Dropper for Offline<'_> {
         let object = Object::find(dirs.upper.as_fd(), path).map_err(failed)?;
         let changed = match (seen, &object) {
             (Some(seen), Some(o)) => {
-                let ours = self.relinked.borrow().get(&o.attr.ino) == Some(&(seen.ctime, o.attr.ctime));
+                let ours = self.relinked.borrow().explains(&o.attr, seen.ctime);
                 o.attr.ino != seen.ino || (o.attr.ctime != seen.ctime && !ours)
             }
             (Some(_), None) => true,
@@ -137,11 +137,7 @@ impl Offline<'_> {
     /// Notes that a file with other names, `was` before, was just changed here.
     fn note_relinked(&self, was: &Object) -> Sys<()> {
         let now = file::stat(was.fd.as_fd())?.ctime;
-        self.relinked
-            .borrow_mut()
-            .entry(was.attr.ino)
-            .and_modify(|(_, last)| *last = now)
-            .or_insert((was.attr.ctime, now));
+        self.relinked.borrow_mut().note(&was.attr, now);
         Ok(())
     }
 

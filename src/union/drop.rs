@@ -10,39 +10,11 @@ use crate::base::{Attr, BaseId, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::Op;
 use crate::layer::{self, Found, LayerKind, index_name};
 use crate::sys::{data, dir as sysdir, file, xattr};
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// Largest real file whose bytes are kept for a later merge.
 const KEPT: u64 = 128 << 10;
-
-/// Files with several names of which one left: device and inode, and their ctimes before the first and after the last.
-/// That a name left is no change of the others.
-#[derive(Default)]
-pub(crate) struct Relinked(Mutex<BTreeMap<(u64, u64), (Time, Time)>>);
-
-impl Relinked {
-    /// So many are remembered.
-    const MANY: usize = 1 << 16;
-
-    /// Whether nothing else happened to the file `attr` since its ctime was `seen`.
-    fn explains(&self, attr: &Attr, seen: Time) -> bool {
-        self.0.lock().get(&(attr.dev, attr.ino)) == Some(&(seen, attr.ctime))
-    }
-
-    /// Notes that the file `was` lost a name, and that its ctime is `now`.
-    fn note(&self, was: &Attr, now: Time) {
-        let mut known = self.0.lock();
-        if known.len() >= Relinked::MANY {
-            known.clear();
-        }
-        let times = known.entry((was.dev, was.ino)).or_insert((was.ctime, now));
-        // Somebody changed it in between: what was seen before that counts no more.
-        *times = (if times.1 == was.ctime { times.0 } else { was.ctime }, now);
-    }
-}
 
 /// One change that is to leave the session.
 #[derive(Clone, Debug)]
@@ -203,7 +175,7 @@ impl Union {
 
     /// Whether a non-directory is not what was seen any more.
     fn is_another(&self, attr: &Attr, (ino, ctime): (u64, Time)) -> bool {
-        let same = ino == attr.ino && (ctime == attr.ctime || self.relinked.explains(attr, ctime));
+        let same = ino == attr.ino && (ctime == attr.ctime || self.relinked.lock().explains(attr, ctime));
         attr.kind != Kind::Dir && !same
     }
 
@@ -234,7 +206,8 @@ impl Union {
             file::unlinkat(writable.index.as_fd(), index)?;
         }
         if let Some(fd) = others {
-            self.relinked.note(attr, file::stat(fd.as_fd())?.ctime);
+            let now = file::stat(fd.as_fd())?.ctime;
+            self.relinked.lock().note(attr, now);
         }
         let Some((parent, node)) = known else {
             return Ok(());

@@ -47,7 +47,9 @@ pub use quota::Limits;
 pub use readdir::DirItem;
 pub use view::{IdRange, Ids, Stats, View};
 
-use crate::base::{Attr, BaseId, Errno, Error, Kind, Name, RelPath, Result, Rules, SetTime, Sys, Time};
+use crate::base::{
+    Attr, BaseId, Errno, Error, Kind, Name, RelPath, Relinked, Result, Rules, SetTime, Sys, Time,
+};
 use crate::journal::Journal;
 use crate::layer::{self, Features, LayerKind, StatXattr, WhiteoutForm};
 use crate::sys::{self, file as sysfile};
@@ -173,7 +175,8 @@ pub struct Union {
     keeps_stats: bool,
     quota: OnceLock<quota::Quota>,
     owed: owed::Owed,
-    relinked: drop::Relinked,
+    /// Upper files of which names left.
+    relinked: Mutex<Relinked>,
     partials: partial::Partials,
     /// For threads of ours, which must not keep it alive.
     own: Weak<Union>,
@@ -228,7 +231,7 @@ impl Union {
             has_acls,
             keeps_stats,
             quota: OnceLock::new(),
-            relinked: drop::Relinked::default(),
+            relinked: Mutex::default(),
             owed: owed::Owed::default(),
             partials: partial::Partials::new(),
             own: own.clone(),
