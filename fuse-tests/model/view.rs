@@ -407,6 +407,7 @@ impl View {
 
     /// What an operation left behind in the work directory; there should be nothing.
     pub fn leftovers(&self) -> Vec<String> {
+        self.union().sweep();
         let entries = fs::read_dir(&self.setup.work).unwrap();
         let names = entries.map(|e| e.unwrap().file_name().into_string().unwrap());
         // Files that borrow keep their notes.

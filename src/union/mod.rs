@@ -33,6 +33,7 @@ mod readdir;
 mod record;
 mod remove;
 mod rename;
+mod trash;
 mod view;
 mod xattr;
 
@@ -178,6 +179,7 @@ pub struct Union {
     /// Upper files of which names left.
     relinked: Mutex<Relinked>,
     partials: partial::Partials,
+    trash: trash::Trash,
     /// For threads of ours, which must not keep it alive.
     own: Weak<Union>,
     rules: OnceLock<Rules>,
@@ -215,6 +217,7 @@ impl Union {
         let keeps_stats = upper_keeps || lowers.any(|l| l.stat_in.is_some());
         let listings =
             lru::LruCache::new(std::num::NonZeroUsize::new(64).unwrap_or(std::num::NonZeroUsize::MIN));
+        let trash = trash::Trash::new()?;
         let union = Arc::new_cyclic(|own| Union {
             roots,
             nodes,
@@ -234,6 +237,7 @@ impl Union {
             relinked: Mutex::default(),
             owed: owed::Owed::default(),
             partials: partial::Partials::new(),
+            trash,
             own: own.clone(),
             rules: OnceLock::new(),
             recorded: OnceLock::new(),
@@ -257,6 +261,11 @@ impl Union {
     /// Marks the session so that the next opening of the journal reconciles it with the upper.
     pub fn mark_degraded(&self) {
         self.degraded.store(true, Ordering::Release);
+    }
+
+    /// Clears what waits in the work directories to be removed.
+    pub fn sweep(&self) {
+        self.trash.empty();
     }
 
     /// Writes back everything that the uppers and the journal hold.

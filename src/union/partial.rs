@@ -397,9 +397,10 @@ impl Union {
         self.partials.count.load(Ordering::Acquire)
     }
 
-    /// Makes every upper file whole. To be called when nothing changes the union any more, or after
+    /// Makes every upper file whole, and leaves nothing to be removed. To be called when nothing changes the union any more, or after
     /// [`Union::begin_look`].
     pub fn complete(&self) -> Vec<Unfilled> {
+        self.sweep();
         let mut unfilled = Vec::new();
         for partial in self.partials.all() {
             let done = match partial.is_unlinked() {

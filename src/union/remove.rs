@@ -242,7 +242,7 @@ impl Union {
             file::renameat(work, &temp, upper, name, libc::RENAME_EXCHANGE)
                 .inspect_err(|_| clear(work, &temp))?;
         }
-        clear(work, &temp);
+        self.trash.put(&root.work, temp);
         Ok(())
     }
 
@@ -252,7 +252,7 @@ impl Union {
             Err(Errno::ENOTEMPTY) => {
                 let temp = self.temp_name();
                 file::renameat(upper, name, root.work.as_fd(), &temp, 0)?;
-                clear(root.work.as_fd(), &temp);
+                self.trash.put(&root.work, temp);
                 Ok(())
             }
             other => other,
