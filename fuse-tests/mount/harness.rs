@@ -188,6 +188,13 @@ impl Bed {
         &self.mounted.as_ref().unwrap().union
     }
 
+    /// The paths that the journal says are changed.
+    pub fn fold(&self) -> Vec<String> {
+        self.mounted.as_ref().unwrap().journal.sync().unwrap();
+        let folded = sbx_fuse::journal::fold_dir(&self.dirs.session.join("journal")).unwrap();
+        folded.set.changes.iter().map(|c| c.path.to_string()).collect()
+    }
+
     /// A path as the mount shows it.
     pub fn at(&self, rel: impl AsRef<Path>) -> PathBuf {
         self.dirs.mnt.join(rel)

@@ -1,8 +1,13 @@
 //! The real tree changes while the session lives: the mount shows it, soon; what the session changed stays.
 
 use crate::harness::*;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use crate::mapping::Mapping;
+use sbx_fuse::base::RelPath;
+use sbx_fuse::journal::Op;
+use sbx_fuse::union::Leave;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 
 crate::cases![
     a_new_file_appears,
@@ -14,6 +19,13 @@ crate::cases![
     a_merged_directory_moved_in_the_real_tree,
     what_the_session_changed_does_not_move,
     a_discarded_change_shows_the_real_tree,
+    an_open_file_goes_on_after_its_change_was_applied,
+    an_open_new_file_goes_on_after_it_was_applied,
+    an_open_file_goes_on_after_its_change_was_discarded,
+    an_open_file_is_lost_only_with_its_name,
+    a_mapping_goes_on_after_its_change_was_applied,
+    an_open_file_with_two_names_goes_on,
+    directories_leave_with_the_last_change_beneath_them,
 ];
 
 fn tree(l: &std::path::Path) {
@@ -58,10 +70,7 @@ fn content_and_size_change() {
     OpenOptions::new().append(true).open(bed.lower("d/f")).unwrap().write_all(b"!").unwrap();
     eventually("the size of an open file", || reader.metadata().unwrap().len() == 19);
     chmod(bed.lower("d/f"), 0o600);
-    eventually("the mode", || {
-        use std::os::unix::fs::MetadataExt;
-        stat(bed.at("d/f")).mode() & 0o777 == 0o600
-    });
+    eventually("the mode", || stat(bed.at("d/f")).mode() & 0o777 == 0o600);
 }
 
 fn a_deleted_file_goes() {
@@ -145,25 +154,18 @@ fn what_the_session_changed_does_not_move() {
 }
 
 fn a_discarded_change_shows_the_real_tree() {
-    use sbx_fuse::base::RelPath;
-    use sbx_fuse::journal::Op;
-    use sbx_fuse::union::Leave;
     let bed = Bed::new(|l| {
         tree(l);
         put(l.join("h1"), "linked");
         fs::hard_link(l.join("h1"), l.join("h2")).unwrap();
     });
-    let leave = |path: &str| {
-        let path = RelPath::new(path.as_bytes()).unwrap();
-        bed.union().leave(&Leave { op: Op::Discarded, root: 0, path, from: None, seen: None }).unwrap()
-    };
     put(bed.at("d/f"), "mine");
     put(bed.at("d/new"), "mine");
     put(bed.at("h1"), "mine");
     fs::remove_file(bed.at("d/e/g")).unwrap();
     look(&bed);
     for path in ["d/f", "d/new", "d/e/g", "h1"] {
-        assert!(leave(path));
+        leave(&bed, Op::Discarded, path);
     }
     eventually("the real content", || shows(&bed.at("d/f"), "old"));
     eventually("what was deleted", || shows(&bed.at("d/e/g"), "deep"));
@@ -173,4 +175,167 @@ fn a_discarded_change_shows_the_real_tree() {
     eventually("the listings", || ls(bed.at("d")) == ["e", "f"] && ls(bed.at("d/e")) == ["g"]);
     put(bed.at("d/f"), "again");
     assert_eq!(text(bed.at("d/f")), "again");
+}
+
+fn leave(bed: &Bed, op: Op, path: &str) {
+    let path = RelPath::new(path.as_bytes()).unwrap();
+    assert!(bed.union().leave(&Leave { op, root: 0, path, from: None, seen: None, silent: vec![] }).unwrap());
+}
+
+/// Does to the real tree what `apply` does with the session's file, which then leaves the session.
+fn apply(bed: &Bed, path: &str) {
+    let temp = bed.lower(".applied");
+    put(&temp, get(bed.upper(path)));
+    fs::rename(&temp, bed.lower(path)).unwrap();
+    leave(bed, Op::Applied, path);
+    assert!(gone(bed.upper(path)));
+}
+
+fn appending(bed: &Bed, path: &str) -> File {
+    OpenOptions::new().read(true).append(true).create(true).open(bed.at(path)).unwrap()
+}
+
+/// What is written through `open` counts, is seen under the name, and is a change again.
+fn goes_on(bed: &Bed, open: &mut File, path: &str, before: &str) {
+    assert_eq!(text(bed.at(path)), before);
+    open.write_all(b"two").unwrap();
+    let both = format!("{before}two");
+    assert_eq!(text(bed.at(path)), both);
+    assert_eq!(text(bed.upper(path)), both);
+    assert_eq!(text(bed.lower(path)), before);
+    let mut read = String::new();
+    open.rewind().unwrap();
+    open.read_to_string(&mut read).unwrap();
+    assert_eq!(read, both);
+    let (by_name, by_fd) = (stat(bed.at(path)), open.metadata().unwrap());
+    assert_eq!((by_name.ino(), by_name.len()), (by_fd.ino(), by_fd.len()));
+    let changed = bed.fold();
+    assert!(changed.iter().any(|p| p == path), "{path} is not among {changed:?}");
+}
+
+fn an_open_file_goes_on_after_its_change_was_applied() {
+    let bed = Bed::new(tree);
+    let mut open = appending(&bed, "d/f");
+    let ino = open.metadata().unwrap().ino();
+    for before in ["oldone", "oldonetwoone"] {
+        open.write_all(b"one").unwrap();
+        apply(&bed, "d/f");
+        goes_on(&bed, &mut open, "d/f", before);
+        assert_eq!(stat(bed.at("d/f")).ino(), ino);
+    }
+    apply(&bed, "d/f");
+    // Attributes as well, and the real file has none of it.
+    open.set_len(1).unwrap();
+    open.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+    assert_eq!((text(bed.at("d/f")), stat(bed.at("d/f")).mode() & 0o777), ("o".into(), 0o640));
+    assert_eq!((stat(bed.lower("d/f")).len(), stat(bed.upper("d/f")).len()), (12 + 3, 1));
+}
+
+fn an_open_new_file_goes_on_after_it_was_applied() {
+    let bed = Bed::new(tree);
+    let mut open = appending(&bed, "d/new");
+    open.write_all(b"one").unwrap();
+    apply(&bed, "d/new");
+    goes_on(&bed, &mut open, "d/new", "one");
+
+    // In directories that are new themselves.
+    mkdir(bed.at("x/y"));
+    let mut one = appending(&bed, "x/y/one");
+    let mut two = appending(&bed, "x/y/two");
+    (&one).write_all(b"one").unwrap();
+    (&two).write_all(b"one").unwrap();
+    mkdir(bed.lower("x/y"));
+    for path in ["x/y/one", "x/y/two"] {
+        apply(&bed, path);
+    }
+    leave(&bed, Op::Applied, "x/y");
+    leave(&bed, Op::Applied, "x");
+    goes_on(&bed, &mut one, "x/y/one", "one");
+    goes_on(&bed, &mut two, "x/y/two", "one");
+}
+
+fn an_open_file_goes_on_after_its_change_was_discarded() {
+    let bed = Bed::new(tree);
+    let mut open = appending(&bed, "d/f");
+    open.write_all(b"one, and more").unwrap();
+    leave(&bed, Op::Discarded, "d/f");
+    // The kernel has not asked for the size again when it says where the end is.
+    open.write_all(b"one").unwrap();
+    eventually("the end of the real file", || shows(&bed.at("d/f"), "oldone"));
+    leave(&bed, Op::Discarded, "d/f");
+    goes_on(&bed, &mut open, "d/f", "old");
+}
+
+fn an_open_file_is_lost_only_with_its_name() {
+    let bed = Bed::new(tree);
+    let mut open = appending(&bed, "d/new");
+    open.write_all(b"one").unwrap();
+    leave(&bed, Op::Discarded, "d/new");
+    open.write_all(b"two").unwrap();
+    assert!(gone(bed.at("d/new")));
+
+    let mut open = appending(&bed, "d/f");
+    fs::rename(bed.at("d/f"), bed.at("d/g")).unwrap();
+    let [path, from] = ["d/g", "d/f"].map(|p| RelPath::new(p.as_bytes()).unwrap());
+    let renamed = Leave { op: Op::Discarded, root: 0, path, from: Some(from), seen: None, silent: vec![] };
+    assert!(bed.union().leave(&renamed).unwrap());
+    goes_on(&bed, &mut open, "d/f", "old");
+}
+
+fn a_mapping_goes_on_after_its_change_was_applied() {
+    let bed = Bed::new(tree);
+    let mut open = appending(&bed, "d/f");
+    open.write_all(b"one").unwrap();
+    let mut map = Mapping::to_write(&open, 6);
+    map.set(0, b'O');
+    apply(&bed, "d/f");
+    map.set(3, b'O');
+    assert_eq!(text(bed.at("d/f")), "OldOne");
+    assert_eq!(text(bed.lower("d/f")), "Oldone");
+    assert_eq!(bed.fold(), ["d/f"]);
+    open.write_all(b"two").unwrap();
+    assert_eq!(text(bed.at("d/f")), "OldOnetwo");
+}
+
+fn an_open_file_with_two_names_goes_on() {
+    let bed = Bed::new(tree);
+    let mut open = appending(&bed, "d/one");
+    fs::hard_link(bed.at("d/one"), bed.at("d/two")).unwrap();
+    open.write_all(b"one").unwrap();
+    put(bed.lower("d/one"), "one");
+    fs::hard_link(bed.lower("d/one"), bed.lower("d/two")).unwrap();
+    for path in ["d/one", "d/two"] {
+        leave(&bed, Op::Applied, path);
+    }
+    eventually("the real file", || shows(&bed.at("d/one"), "one") && shows(&bed.at("d/two"), "one"));
+    open.write_all(b"two").unwrap();
+    assert_eq!(text(bed.at("d/two")), "onetwo");
+}
+
+fn directories_leave_with_the_last_change_beneath_them() {
+    let bed = Bed::new(|l| {
+        tree(l);
+        put(l.join("d/e/h"), "deep");
+    });
+    look(&bed);
+    put(bed.at("d/e/g"), "mine");
+    put(bed.at("d/e/h"), "mine");
+    let silent = |path: &str, above: &[&str]| {
+        let path = RelPath::new(path.as_bytes()).unwrap();
+        let silent = above.iter().map(|p| RelPath::new(p.as_bytes()).unwrap()).collect();
+        let change = Leave { op: Op::Discarded, root: 0, path, from: None, seen: None, silent };
+        assert!(bed.union().leave(&change).unwrap());
+    };
+    silent("d/e/g", &["d/e", "d"]);
+    assert!(bed.upper("d/e/h").exists());
+    silent("d/e/h", &["d/e"]);
+    // What is above was changed itself.
+    assert_eq!(ls(bed.upper("d")), [""; 0]);
+    put(bed.at("d/e/g"), "mine");
+    assert_eq!(text(bed.at("d/e/g")), "mine");
+    silent("d/e/g", &["d/e", "d"]);
+    assert_eq!(ls(bed.upper("")), [""; 0]);
+    assert_eq!(ls(bed.at("d/e")), ["g", "h"]);
+    fs::remove_dir_all(bed.lower("d/e")).unwrap();
+    eventually("the directory is gone", || gone(bed.at("d/e")));
 }

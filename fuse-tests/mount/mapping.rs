@@ -1,8 +1,8 @@
-//! A read-only mapping of a file, of either kind.
+//! A mapping of a file, of either kind.
 
 #![allow(unsafe_code)] // what is tested is the mapping itself
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, MsFlags, ProtFlags, mmap, msync, munmap};
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -15,10 +15,29 @@ pub struct Mapping {
 impl Mapping {
     pub fn of(file: &File, len: usize, shared: bool) -> Mapping {
         let flags = if shared { MapFlags::MAP_SHARED } else { MapFlags::MAP_PRIVATE };
+        Mapping::new(file, len, flags, ProtFlags::PROT_READ)
+    }
+
+    /// One to write through; every byte set is written back.
+    pub fn to_write(file: &File, len: usize) -> Mapping {
+        Mapping::new(file, len, MapFlags::MAP_SHARED, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)
+    }
+
+    fn new(file: &File, len: usize, flags: MapFlags, protection: ProtFlags) -> Mapping {
         let size = NonZeroUsize::new(len).unwrap();
         // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let at = unsafe { mmap(None, size, ProtFlags::PROT_READ, flags, file, 0) }.unwrap();
+        let at = unsafe { mmap(None, size, protection, flags, file, 0) }.unwrap();
         Mapping { at, len }
+    }
+
+    /// Only in one that is [to be written](Mapping::to_write).
+    pub fn set(&mut self, at: usize, byte: u8) {
+        assert!(at < self.len);
+        // SAFETY: `len` bytes are mapped, writable, for as long as `self` lives.
+        unsafe {
+            self.at.cast::<u8>().add(at).write_volatile(byte);
+            msync(self.at, self.len, MsFlags::MS_SYNC).unwrap();
+        }
     }
 
     /// What is there now: read anew, byte by byte, since others write there.

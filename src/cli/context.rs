@@ -283,6 +283,12 @@ fn merged(set: &ChangeSet, root: u16, real: &RelPath) -> RelPath {
     real.clone()
 }
 
+/// The directories from `path` up to the first that is a change itself.
+fn silent_above(set: &ChangeSet, root: u16, path: &RelPath) -> Vec<RelPath> {
+    let above = std::iter::successors(path.parent(), RelPath::parent);
+    above.take_while(|dir| !dir.is_root() && !has(set, root, dir)).collect()
+}
+
 /// Drops through the server.
 struct Live<'a> {
     client: &'a mut Client,
@@ -293,13 +299,16 @@ struct Live<'a> {
 impl Dropper for Live<'_> {
     fn drop(&mut self, root: u16, path: &RelPath, seen: Option<review::Seen>) -> Result<bool> {
         let at = self.set.changes.binary_search_by(|c| (c.root, &c.path).cmp(&(root, path)));
-        let from = at.ok().and_then(|i| self.set.changes[i].from.as_ref());
+        let from = at.ok().and_then(|i| self.set.changes[i].from.as_ref()).map(|f| merged(self.set, root, f));
+        let mut silent = silent_above(self.set, root, path);
+        silent.extend(from.iter().flat_map(|from| silent_above(self.set, root, from)));
         self.client.drop_change(&Leaving {
             applied: self.applied,
             root,
             path: path.clone(),
-            from: from.map(|f| merged(self.set, root, f)),
+            from,
             seen: seen.map(|s| session::Seen { ino: s.ino, ctime: s.ctime }),
+            silent,
         })
     }
 }

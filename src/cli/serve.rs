@@ -404,6 +404,7 @@ impl Handler for Live {
             path: change.path.clone(),
             from: change.from.clone(),
             seen: change.seen.map(|s| (s.ino, s.ctime)),
+            silent: change.silent.clone(),
         };
         let told = |e| Error::on_path("take out of the session", RelPath::as_bytes(&change.path), e);
         self.union.leave(&leave).map_err(told)

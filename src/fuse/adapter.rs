@@ -304,7 +304,7 @@ impl Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
@@ -314,10 +314,16 @@ impl Filesystem for Adapter {
         }
         self.makers.wrote(req.pid(), offset + data.len() as u64);
         let mut who = caller(req, 0);
-        if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            who.pid = 0; // write-back of a mapping: the kernel asks, on behalf of nobody
+        let written_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        if written_back {
+            who.pid = 0; // of a mapping: the kernel asks, on behalf of nobody
         }
-        match self.guard(|u| u.write(&who, ino.0, offset, data)) {
+        let appends = !written_back && flags.0 & libc::O_APPEND != 0;
+        let written = self.guard(|u| match appends {
+            true => u.append(&who, ino.0, offset, data),
+            false => u.write(&who, ino.0, offset, data),
+        });
+        match written {
             Ok(n) => reply.written(n as u32),
             Err(e) => reply.error(errno(e)),
         }

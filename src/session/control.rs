@@ -45,6 +45,8 @@ pub struct Leaving {
     pub from: Option<RelPath>,
     /// What its object in the upper was when somebody looked.
     pub seen: Option<Seen>,
+    /// Directories above it, or above where it was, that are no change themselves, each before the one above it.
+    pub silent: Vec<RelPath>,
 }
 
 /// A file of a live session of which a part was applied: it is a change of the real file as that is now.
@@ -130,11 +132,28 @@ enum Request {
     Ping,
     Status,
     NewEpoch,
-    Drop { applied: bool, root: u16, path: PathBytes, from: Option<PathBytes>, seen: Option<Seen> },
-    BasedOn { root: u16, path: PathBytes, real: PathBytes, ino: u64, base: BaseId },
+    Drop {
+        applied: bool,
+        root: u16,
+        path: PathBytes,
+        from: Option<PathBytes>,
+        seen: Option<Seen>,
+        #[serde(default)]
+        silent: Vec<PathBytes>,
+    },
+    BasedOn {
+        root: u16,
+        path: PathBytes,
+        real: PathBytes,
+        ino: u64,
+        base: BaseId,
+    },
     Umount,
     Join,
-    Command { pid: u32, argv: Vec<PathBytes> },
+    Command {
+        pid: u32,
+        argv: Vec<PathBytes>,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -316,9 +335,10 @@ fn handle(request: Request, joined: &mut Joined<'_>) -> Result<Answer> {
             joined.looks += 1;
             Answer::Done
         }
-        Request::Drop { applied, root, path, from, seen } => {
+        Request::Drop { applied, root, path, from, seen, silent } => {
             let from = from.as_ref().map(relative).transpose()?;
-            let change = Leaving { applied, root, path: relative(&path)?, from, seen };
+            let silent = silent.iter().map(relative).collect::<Result<_>>()?;
+            let change = Leaving { applied, root, path: relative(&path)?, from, seen, silent };
             Answer::Dropped(handler.drop_change(&change)?)
         }
         Request::BasedOn { root, path, real, ino, base } => {
@@ -428,6 +448,7 @@ impl Client {
             path: text(&change.path),
             from: change.from.as_ref().map(text),
             seen: change.seen,
+            silent: change.silent.iter().map(text).collect(),
         };
         match self.ask(&request)? {
             Answer::Dropped(dropped) => Ok(dropped),
@@ -606,7 +627,7 @@ mod tests {
         assert_eq!(client.status().unwrap().pid, 7);
         let path = RelPath::new(b"a/\xff\n").unwrap();
         let from = Some(RelPath::new(b"b").unwrap());
-        let mut change = Leaving { applied: true, root: 3, path, from, seen: None };
+        let mut change = Leaving { applied: true, root: 3, path, from, seen: None, silent: vec![] };
         assert!(client.drop_change(&change).unwrap());
         change.seen = Some(Seen { ino: 1, ctime: Time::default() });
         assert!(!client.drop_change(&change).unwrap());

@@ -17,16 +17,19 @@ impl Union {
     /// # Errors
     /// As `chmod(2)`, `chown(2)`, `truncate(2)`, `utimensat(2)`.
     pub fn setattr(&self, caller: &Caller, id: NodeId, set: &SetAttr) -> Sys<(Attr, Duration)> {
-        let node = self.nodes.get(id)?;
+        self.staying(id, |node| self.setattr_node(caller, node, set))
+    }
+
+    fn setattr_node(&self, caller: &Caller, node: &Arc<Node>, set: &SetAttr) -> Sys<(Attr, Duration)> {
         if node.root == TOP {
             return Err(Errno::EPERM);
         }
         let before = {
             let _tree = self.tree.read();
-            self.attr_of(&node)?
+            self.attr_of(node)?
         };
         if let Some(size) = set.size {
-            self.truncate(caller, &node, size)?;
+            self.truncate(caller, node, size)?;
         }
         if set.perm.is_some()
             || set.uid.is_some()
@@ -34,22 +37,22 @@ impl Union {
             || set.atime.is_some()
             || set.mtime.is_some()
         {
-            let _charge = self.charge(&[&node], 0)?;
-            let base = self.copy_up(&node, Content::Keep)?;
+            let _charge = self.charge(&[node], 0)?;
+            let base = self.copy_up(node, Content::Keep)?;
             let _tree = self.tree.read();
-            let at = self.locate_upper(&node)?;
-            self.change_still(&node, || {
+            let at = self.locate_upper(node)?;
+            self.change_still(node, || {
                 let stored = at.stat()?;
-                self.set_all(caller, &node, &at, set).inspect_err(|_| put_back(&node, &at, &stored))
+                self.set_all(caller, node, &at, set).inspect_err(|_| put_back(node, &at, &stored))
             })?;
             // A size change sets the times itself and has its own record.
             if set.size.is_none() || set.perm.is_some() || set.uid.is_some() || set.gid.is_some() {
-                self.record_on(caller, &node, Op::SetAttr, base);
+                self.record_on(caller, node, Op::SetAttr, base);
             }
         }
         let _tree = self.tree.read();
-        match self.attr_of(&node) {
-            Ok(attr) => Ok((attr, self.attr_ttl(&node))),
+        match self.attr_of(node) {
+            Ok(attr) => Ok((attr, self.attr_ttl(node))),
             // It is done, and nearly all is known; the kernel asks again.
             Err(_) => Ok((as_set(before, set), Duration::ZERO)),
         }

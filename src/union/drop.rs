@@ -1,8 +1,8 @@
 //! A change leaves the session while it is in use: it was applied to the real tree, or discarded.
 
-use super::copy_up::{forced, mark_at, open_forced};
+use super::copy_up::{forced, mark_at, marks_of, open_forced};
 use super::lookup::{Seen, open_deep};
-use super::node::{LowerDir, Node};
+use super::node::{Ident, LowerDir, Node};
 use super::record::Note;
 use super::remove::drop_name;
 use super::{Caller, Root, Union};
@@ -10,8 +10,10 @@ use crate::base::{Attr, BaseId, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::Op;
 use crate::layer::{self, Found, LayerKind, index_name};
 use crate::sys::{data, dir as sysdir, file, xattr};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Largest real file whose bytes are kept for a later merge.
 const KEPT: u64 = 128 << 10;
@@ -29,6 +31,30 @@ pub struct Leave {
     pub from: Option<RelPath>,
     /// Inode and ctime of the upper object when it was applied; if it is not that any more, it stays.
     pub seen: Option<(u64, Time)>,
+    /// Directories above it, or above where it was, that are no change themselves, each before the one above it: those in
+    /// which nothing of the session is left go with it.
+    pub silent: Vec<RelPath>,
+}
+
+/// How long a write that is under way is waited for.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What was done on the disk that the nodes and the kernel have yet to learn.
+#[derive(Default)]
+struct Done {
+    /// Names that lead elsewhere now, and the nodes that they led to.
+    stale: Vec<(Arc<Node>, Name, Option<u64>)>,
+    /// Non-directories that were kept from changing.
+    lost: Vec<Lost>,
+}
+
+/// A non-directory that leaves, under one of its names.
+pub(super) struct Lost {
+    pub node: Arc<Node>,
+    dir: Arc<Node>,
+    name: Name,
+    /// Whether that was its last name in the upper.
+    last: bool,
 }
 
 impl Union {
@@ -38,15 +64,24 @@ impl Union {
     /// # Errors
     /// As `unlink(2)` and `rmdir(2)`.
     pub fn leave(&self, change: &Leave) -> Sys<bool> {
-        let mut stale = Vec::new();
         self.loosen();
-        let left = {
-            let _tree = self.tree.write();
-            self.leave_locked(change, &mut stale)?
+        let begun = Instant::now();
+        let (left, done) = loop {
+            let mut done = Done::default();
+            let tree = self.tree.write();
+            let left = self.leave_locked(change, &mut done);
+            self.let_change(&done.lost);
+            drop(tree);
+            match left {
+                Err(Errno::EBUSY) if begun.elapsed() < PATIENCE => std::thread::sleep(PATIENCE / 100),
+                // It is just being changed.
+                Err(Errno::EBUSY) => return Ok(false),
+                left => break (left, done),
+            }
         };
         // Outside of every lock: the kernel may wait for a request of ours meanwhile.
         if let Some(notify) = self.notify() {
-            for (parent, name, id) in stale {
+            for (parent, name, id) in done.stale {
                 notify.entry(parent.id, name.as_bytes());
                 notify.inode(parent.id);
                 if let Some(id) = id {
@@ -54,18 +89,22 @@ impl Union {
                 }
             }
         }
-        Ok(left)
+        left
     }
 
-    fn leave_locked(&self, change: &Leave, stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>) -> Sys<bool> {
+    fn leave_locked(&self, change: &Leave, done: &mut Done) -> Sys<bool> {
         let root = self.roots.get(usize::from(change.root)).ok_or(Errno::EINVAL)?;
-        if !self.leave_at(root, &change.path, change.seen, stale)? {
+        if !self.leave_at(root, &change.path, change.seen, done)? {
             return Ok(false);
         }
         if let Some(from) = &change.from
             && matches!(self.upper_at(root, from)?, Some((_, Found::Whiteout(_))))
         {
-            self.leave_at(root, from, None, stale)?;
+            self.leave_at(root, from, None, done)?;
+        }
+        self.resume_lost(root, change, &done.lost)?;
+        for dir in &change.silent {
+            self.leave_silent(root, dir, done)?;
         }
         let note = Note::new(change.op, change.root, change.path.clone(), Kind::File);
         self.record(&Caller::default(), note);
@@ -116,13 +155,7 @@ impl Union {
         Ok(Some((dir, found)))
     }
 
-    fn leave_at(
-        &self,
-        root: &Root,
-        path: &RelPath,
-        seen: Option<(u64, Time)>,
-        stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>,
-    ) -> Sys<bool> {
+    fn leave_at(&self, root: &Root, path: &RelPath, seen: Option<(u64, Time)>, done: &mut Done) -> Sys<bool> {
         if path.is_root() {
             // The root's own mode and xattrs: the real directory has them now, or has them again.
             let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
@@ -147,9 +180,6 @@ impl Union {
                 layer::remove_whiteout(dir.as_fd(), name.as_bytes(), form)?;
                 None
             }
-            Found::Object(attr) if seen.is_some_and(|seen| self.is_another(&attr, seen)) => {
-                return Ok(false);
-            }
             Found::Object(attr) => Some(attr),
         };
         let node = match (&parent, object) {
@@ -158,17 +188,33 @@ impl Union {
             }
             _ => None,
         };
-        if let Some(attr) = object {
-            if attr.kind == Kind::Dir {
+        match object {
+            Some(attr) if attr.kind == Kind::Dir => {
                 self.leave_dir(root, dir.as_fd(), &name, path, node.as_ref())?;
-            } else {
-                let known = parent.as_ref().zip(node.as_ref());
-                self.leave_file(root, dir.as_fd(), &name, &attr, known, stale)?;
             }
+            Some(_) => {
+                let known = parent.as_ref().zip(node.as_ref());
+                if let Some((_, node)) = known {
+                    self.keep_from_changing(node)?;
+                }
+                done.lost.extend(known.map(|(dir, node)| Lost {
+                    node: node.clone(),
+                    dir: dir.clone(),
+                    name: name.clone(),
+                    last: false,
+                }));
+                // Only now nobody writes to it.
+                let attr = file::stat_at(dir.as_fd(), name.as_bytes())?;
+                if seen.is_some_and(|seen| self.is_another(&attr, seen)) {
+                    return Ok(false);
+                }
+                self.leave_file(root, dir.as_fd(), &name, &attr, known, done)?;
+            }
+            None => {}
         }
         if let Some(parent) = parent {
             parent.touch_entries();
-            stale.push((parent, name, node.map(|n| n.id)));
+            done.stale.push((parent, name, node.map(|n| n.id)));
         }
         Ok(true)
     }
@@ -187,7 +233,7 @@ impl Union {
         name: &Name,
         attr: &Attr,
         known: Option<(&Arc<Node>, &Arc<Node>)>,
-        stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>,
+        done: &mut Done,
     ) -> Sys<()> {
         let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
         let handle = match known {
@@ -217,12 +263,133 @@ impl Union {
             place.index = None;
             place.nlink_adj = 1 - attr.nlink as i32;
             for link in place.links.iter().filter(|l| !l.upper) {
-                stale.push((link.parent.clone(), link.name.clone(), Some(node.id)));
+                done.stale.push((link.parent.clone(), link.name.clone(), Some(node.id)));
             }
             place.links.retain(|l| l.upper);
         }
         drop_name(writable, node, parent, name, attr, handle);
+        if let Some(lost) = done.lost.last_mut() {
+            lost.last = attr.nlink == 1 + u32::from(index.is_some());
+        }
         Ok(())
+    }
+
+    /// Keeps whoever would change `node` waiting for the tree lock.
+    fn keep_from_changing(&self, node: &Node) -> Sys<()> {
+        *node.left.try_write().ok_or(Errno::EBUSY)? = true;
+        Ok(())
+    }
+
+    /// Takes [`Union::keep_from_changing`] back for those nodes that still are what they were.
+    fn let_change(&self, lost: &[Lost]) {
+        for Lost { node, .. } in lost {
+            if self.nodes.get(node.id).is_ok_and(|known| Arc::ptr_eq(&known, node)) {
+                *node.left.write() = false;
+            }
+        }
+    }
+
+    /// What was open goes on with what the view has instead.
+    fn resume_lost(&self, root: &Root, change: &Leave, lost: &[Lost]) -> Sys<()> {
+        for lost in lost.iter().filter(|l| l.last) {
+            if change.op == Op::Applied {
+                self.show_new_dirs(&lost.dir)?;
+            }
+            let mut names = vec![(lost.dir.clone(), lost.name.clone())];
+            if let Some((parent, name)) = change.from.as_ref().and_then(|f| f.parent().zip(f.file_name())) {
+                names.extend(
+                    self.node_at(root, parent).map(|dir| Name::new(name).map(|n| (dir, n))).transpose()?,
+                );
+            }
+            self.resume(root, lost, &names, change.op)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the directories from `dir` up that the session made show the real ones, which were made of them by now.
+    fn show_new_dirs(&self, dir: &Arc<Node>) -> Sys<()> {
+        let (mut at, mut new) = (Some(dir.clone()), Vec::new());
+        while let Some(dir) = at {
+            let place = dir.place.read();
+            at = place.links.first().map(|l| l.parent.clone());
+            if place.upper && place.lowers.is_empty() {
+                new.extend(place.links.first().cloned().map(|link| (dir.clone(), link)));
+            }
+        }
+        for (dir, link) in new.iter().rev() {
+            let (lowers, _) = self.merge_lowers(&link.parent, link.name.as_bytes(), true)?;
+            dir.place.write().lowers = lowers.into();
+            dir.touch_entries();
+        }
+        Ok(())
+    }
+
+    /// The directory `path` leaves the upper if it is there only for what was in it, and nothing is.
+    fn leave_silent(&self, root: &Root, path: &RelPath, done: &mut Done) -> Sys<()> {
+        let (Some((above, Found::Object(attr))), Some(name)) = (self.upper_at(root, path)?, path.file_name())
+        else {
+            return Ok(());
+        };
+        if attr.kind != Kind::Dir {
+            return Ok(());
+        }
+        let dir = open_forced(above.as_fd(), name, libc::O_RDONLY | libc::O_DIRECTORY)?;
+        let marks = marks_of(above.as_fd(), name, &RelPath::root(), root.prefixed)?;
+        if !sysdir::entries(dir.as_fd())?.is_empty() || marks.opaque || marks.redirect.is_some() {
+            return Ok(());
+        }
+        let mut held = Vec::new();
+        let left = self.dir_at(root, path, &mut held).and_then(|found| match found {
+            Some((parent, node)) if self.is_unchanged(&parent, name, dir.as_fd())? => {
+                forced(above.as_fd(), || file::rmdirat(above.as_fd(), name))?;
+                self.fds.forget_all(node.id, node.place.read().lowers.len());
+                let mut place = node.place.write();
+                place.upper = false;
+                place.links.iter_mut().for_each(|link| link.upper = false);
+                drop(place);
+                node.touch_entries();
+                parent.touch_entries();
+                done.stale.push((parent, Name::new(name)?, Some(node.id)));
+                Ok(())
+            }
+            _ => Ok(()),
+        });
+        held.into_iter().for_each(|id| self.forget(id, 1));
+        left
+    }
+
+    /// Whether the directory `name` of `parent`, of which `upper` is what the upper has, has the attributes of the real one.
+    fn is_unchanged(&self, parent: &Arc<Node>, name: &[u8], upper: BorrowedFd<'_>) -> Sys<bool> {
+        let Some((k, real)) = self.find_lower(parent, name)? else { return Ok(false) };
+        let now = file::stat(upper)?;
+        if (real.kind, real.perm, real.uid, real.gid) != (Kind::Dir, now.perm, now.uid, now.gid) {
+            return Ok(false);
+        }
+        let real =
+            file::openat(self.lower_dir(parent, k)?.as_fd(), name, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+        Ok(own_xattrs(real.as_fd())? == own_xattrs(upper)?)
+    }
+
+    /// The nodes of the directory `path` and of the one above it, whether the kernel knows them or not; `held` are the
+    /// lookups that this takes.
+    fn dir_at(
+        &self,
+        root: &Root,
+        path: &RelPath,
+        held: &mut Vec<u64>,
+    ) -> Sys<Option<(Arc<Node>, Arc<Node>)>> {
+        let (mut above, mut at) = (root.node.clone(), root.node.clone());
+        for part in path.components() {
+            let name = Name::new(part)?;
+            let seen = self.see_all(&at, part)?;
+            if !matches!(seen, Seen::Upper(attr) | Seen::Lower(_, attr) if attr.kind == Kind::Dir) {
+                return Ok(None);
+            }
+            let (node, _) = self.instantiate(&at, &name, seen)?;
+            held.push(node.id);
+            above = std::mem::replace(&mut at, node);
+        }
+        Ok(Some((above, at)))
     }
 
     /// A directory leaves the upper when nothing else of the session is in it; else it stays as a merged one.
@@ -302,8 +469,16 @@ impl Union {
         };
         let in_upper = matches!(seen, Seen::Upper(_));
         let (_, top) = self.merge_lowers(dir, name.as_bytes(), in_upper).ok()?;
-        self.nodes.find(&super::node::Ident::of(dir.root, top.as_ref().unwrap_or(&attr)))
+        let of = |attr: &Attr| self.nodes.find(&Ident::of(dir.root, attr));
+        // One that the session made is known by its own number until somebody looks for what the real tree has by now.
+        of(top.as_ref().unwrap_or(&attr)).or_else(|| of(&attr))
     }
+}
+
+/// The xattrs of an object that are its own.
+fn own_xattrs(object: BorrowedFd<'_>) -> Sys<BTreeMap<Vec<u8>, Option<Vec<u8>>>> {
+    let names = xattr::list(object)?.into_iter().filter(|name| !layer::is_private(name));
+    names.map(|name| Ok((name.clone(), xattr::get(object, &name)?))).collect()
 }
 
 /// The name that the object `name` of an upper directory would have in the index: it was copied up from one with

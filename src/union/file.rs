@@ -28,8 +28,7 @@ impl Union {
     /// # Errors
     /// As `open(2)` and `pread(2)`.
     pub fn read(&self, id: NodeId, offset: u64, len: usize, buf: &mut Vec<u8>) -> Sys<()> {
-        let node = self.nodes.get(id)?;
-        let fd = self.content(&node, false)?;
+        let (node, fd) = self.open_node(id, false)?;
         if let Some(partial) = self.partial_of(&node) {
             return partial.read(offset, len, buf);
         }
@@ -50,14 +49,33 @@ impl Union {
     /// # Errors
     /// As `open(2)` and `pwrite(2)`; `ENOSPC` with the old file whole when a copy-up finds the disk full.
     pub fn write(&self, caller: &Caller, id: NodeId, offset: u64, bytes: &[u8]) -> Sys<usize> {
-        let node = self.nodes.get(id)?;
-        let _charge = self.charge_content(&node, offset, bytes.len() as u64)?;
-        let base = self.copy_up(&node, Content::Keep)?;
-        let fd = self.content(&node, true)?;
-        self.drop_suid(caller, &node, &fd)?;
-        if let Some(partial) = self.partial_of(&node) {
+        self.staying(id, |node| self.write_node(caller, node, offset, bytes))
+    }
+
+    /// As [`Union::write`], of a file that was opened to append: the end is where the file has it, whatever `offset` the
+    /// kernel took it for. It may not have asked since the real file came to be seen again, or others wrote to that.
+    ///
+    /// # Errors
+    /// As [`Union::write`].
+    pub fn append(&self, caller: &Caller, id: NodeId, offset: u64, bytes: &[u8]) -> Sys<usize> {
+        self.staying(id, |node| {
+            let end = file::stat(self.content(node, false)?.as_fd())?.size;
+            let done = self.write_node(caller, node, end, bytes)?;
+            if end != offset {
+                self.found_changed(node); // its pages are not what was written
+            }
+            Ok(done)
+        })
+    }
+
+    fn write_node(&self, caller: &Caller, node: &Arc<Node>, offset: u64, bytes: &[u8]) -> Sys<usize> {
+        let _charge = self.charge_content(node, offset, bytes.len() as u64)?;
+        let base = self.copy_up(node, Content::Keep)?;
+        let fd = self.content(node, true)?;
+        self.drop_suid(caller, node, &fd)?;
+        if let Some(partial) = self.partial_of(node) {
             let done = partial.write(offset, bytes)?;
-            self.record_write(caller, &node, base);
+            self.record_write(caller, node, base);
             return Ok(done);
         }
         let mut done = 0;
@@ -69,7 +87,7 @@ impl Union {
                 Err(_) => break, // a short write; the next one meets the error
             }
         }
-        self.record_write(caller, &node, base);
+        self.record_write(caller, node, base);
         Ok(done)
     }
 
@@ -106,6 +124,9 @@ impl Union {
             return Err(if node.kind == Kind::Dir { Errno::EISDIR } else { Errno::EINVAL });
         }
         let _tree = self.tree.read();
+        if *node.left.read() {
+            return Err(Errno::ESTALE); // what is kept by this number is another node's
+        }
         // Held until the descriptor is in the cache: a copy-up in between would leave a stale one there.
         let place = node.place.read();
         let at = self.locate_in(node, &place)?;
@@ -131,16 +152,17 @@ impl Union {
     /// # Errors
     /// As `fallocate(2)`.
     pub fn fallocate(&self, caller: &Caller, id: NodeId, range: Range, mode: i32) -> Sys<()> {
-        let node = self.nodes.get(id)?;
-        let _charge = self.charge_content(&node, range.offset, range.len)?;
-        let base = self.copy_up(&node, Content::Keep)?;
-        let fd = self.content(&node, true)?;
-        // It would allocate blocks that read as zeros, or make holes that mean zeros.
-        self.make_whole(&node)?;
-        self.drop_suid(caller, &node, &fd)?;
-        data::fallocate(fd.as_fd(), mode, range.offset, range.len)?;
-        self.record_write(caller, &node, base);
-        Ok(())
+        self.staying(id, |node| {
+            let _charge = self.charge_content(node, range.offset, range.len)?;
+            let base = self.copy_up(node, Content::Keep)?;
+            let fd = self.content(node, true)?;
+            // It would allocate blocks that read as zeros, or make holes that mean zeros.
+            self.make_whole(node)?;
+            self.drop_suid(caller, node, &fd)?;
+            data::fallocate(fd.as_fd(), mode, range.offset, range.len)?;
+            self.record_write(caller, node, base);
+            Ok(())
+        })
     }
 
     /// `lseek(2)` for `SEEK_DATA` and `SEEK_HOLE`.
@@ -148,8 +170,7 @@ impl Union {
     /// # Errors
     /// As `lseek(2)`.
     pub fn lseek(&self, id: NodeId, offset: i64, whence: i32) -> Sys<u64> {
-        let node = self.nodes.get(id)?;
-        let fd = self.content(&node, false)?;
+        let (node, fd) = self.open_node(id, false)?;
         match self.partial_of(&node) {
             Some(partial) => partial.lseek(offset, whence),
             None => data::lseek(fd.as_fd(), offset, whence),
@@ -168,22 +189,23 @@ impl Union {
         to: (NodeId, u64),
         len: u64,
     ) -> Sys<usize> {
-        let (source, target) = (self.nodes.get(from.0)?, self.nodes.get(to.0)?);
-        let _charge = self.charge_content(&target, to.1, len)?;
-        let base = self.copy_up(&target, Content::Keep)?;
-        let out = self.content(&target, true)?;
-        let input = self.content(&source, false)?;
-        if self.partial_of(&target).or_else(|| self.partial_of(&source)).is_some() {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        self.drop_suid(caller, &target, &out)?;
-        let len = usize::try_from(len).unwrap_or(usize::MAX).min(1 << 30);
-        let n = match data::copy_range(input.as_fd(), from.1, out.as_fd(), to.1, len) {
-            Err(Errno::EXDEV | Errno::EINVAL) => return Err(Errno::EOPNOTSUPP),
-            other => other?,
-        };
-        self.record_write(caller, &target, base);
-        Ok(n)
+        self.staying(to.0, |target| {
+            let _charge = self.charge_content(target, to.1, len)?;
+            let base = self.copy_up(target, Content::Keep)?;
+            let out = self.content(target, true)?;
+            let (source, input) = self.open_node(from.0, false)?;
+            if self.partial_of(target).or_else(|| self.partial_of(&source)).is_some() {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            self.drop_suid(caller, target, &out)?;
+            let len = usize::try_from(len).unwrap_or(usize::MAX).min(1 << 30);
+            let n = match data::copy_range(input.as_fd(), from.1, out.as_fd(), to.1, len) {
+                Err(Errno::EXDEV | Errno::EINVAL) => return Err(Errno::EOPNOTSUPP),
+                other => other?,
+            };
+            self.record_write(caller, target, base);
+            Ok(n)
+        })
     }
 
     /// Makes the content of a file durable. What the session never changed is the real tree's business.
@@ -198,7 +220,11 @@ impl Union {
         if node.kind == Kind::Dir {
             return self.fsync_dir(&node);
         }
-        data::fsync(self.content(&node, true)?.as_fd(), data_only)
+        match self.open_node(id, true) {
+            // It left the session just now.
+            Err(Errno::EROFS) => Ok(()),
+            opened => data::fsync(opened?.1.as_fd(), data_only),
+        }
     }
 
     fn fsync_dir(&self, node: &Arc<Node>) -> Sys<()> {

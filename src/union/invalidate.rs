@@ -180,13 +180,20 @@ impl Union {
     /// Compares a lower file without a watch with what it was at the last look; when it changed, the kernel's pages
     /// of it are dropped soon (not from here: the kernel may hold what the drop needs).
     pub(crate) fn check_unwatched(&self, node: &Node, attr: &Attr) {
-        let Some(watcher) = &self.watcher else {
+        if self.watcher.is_none() {
             return;
-        };
+        }
         let time = (attr.mtime.sec as u64).wrapping_mul(1_000_000_007) ^ u64::from(attr.mtime.nsec);
         let state = (time ^ attr.size.rotate_left(40)) | 1;
         let before = node.unwatched_state.swap(state, Ordering::AcqRel);
         if before != 0 && before != state {
+            self.found_changed(node);
+        }
+    }
+
+    /// Has the kernel's pages of `node` dropped soon.
+    pub(crate) fn found_changed(&self, node: &Node) {
+        if let Some(watcher) = &self.watcher {
             watcher.found_changed.lock().push(node.id);
         }
     }

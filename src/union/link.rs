@@ -3,7 +3,7 @@
 use super::copy_up::{Content, clear};
 use super::dir::unhide;
 use super::lookup::LONG;
-use super::node::{Link, NodeId};
+use super::node::{Link, Node, NodeId};
 use super::record::Note;
 use super::{Caller, Entry, TOP, Union, kept};
 use crate::base::{Attr, Errno, Kind, Name, Sys};
@@ -11,6 +11,7 @@ use crate::journal::Op;
 use crate::layer::WhiteoutForm;
 use crate::sys::file;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Union {
@@ -20,9 +21,12 @@ impl Union {
     /// `EEXIST`, `EXDEV` between roots, `EPERM` for a directory, `ENOENT` for an object without a name, or as
     /// `link(2)`.
     pub fn link(&self, caller: &Caller, id: NodeId, parent: NodeId, name: &[u8]) -> Sys<Entry> {
-        let node = self.nodes.get(id)?;
+        self.staying(id, |node| self.link_node(caller, node, parent, name))
+    }
+
+    fn link_node(&self, caller: &Caller, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Sys<Entry> {
         let dir = self.nodes.get(parent)?;
-        let _charge = self.charge(&[&node, &dir], 0)?;
+        let _charge = self.charge(&[node, &dir], 0)?;
         if dir.root == TOP {
             return Err(Errno::EPERM);
         }
@@ -34,7 +38,7 @@ impl Union {
         }
         let name = Name::new(name)?;
         self.may_change(&dir, name.as_bytes(), Errno::EACCES)?;
-        let base = self.copy_up(&node, Content::Keep)?;
+        let base = self.copy_up(node, Content::Keep)?;
         let _tree = self.tree.read();
         let root = self.writable(&dir)?;
         self.copy_up_dir(&dir)?;
@@ -43,8 +47,8 @@ impl Union {
             return Err(Errno::ENOENT);
         }
         let over = self.vacancy(&dir, name.as_bytes())?;
-        let from = self.locate(&node)?;
-        let from_path = self.upper_path(&node);
+        let from = self.locate(node)?;
+        let from_path = self.upper_path(node);
         let upper = self.upper_dir(&dir)?;
         let link_to = |dir: std::os::fd::BorrowedFd<'_>, to: &[u8]| {
             if from.name.is_empty() {
@@ -70,13 +74,13 @@ impl Union {
             Err(_) => (Attr { nlink: before.nlink + 1, ..before }, Duration::ZERO),
         };
         node.place.write().links.push(Link { parent: dir.clone(), name: name.clone(), upper: true });
-        self.nodes.acquire(&node);
+        self.nodes.acquire(node);
         dir.touch_entries();
         let mut note = Note::new(Op::Link, dir.root, self.path_in(&dir, name.as_bytes()), node.kind);
         note.path2 = Some(from_path);
         note.base2 = base;
         self.record(caller, note);
-        self.owed.told(&node);
-        Ok(Entry { id: node.id, attr: self.show(&node, attr), ttl })
+        self.owed.told(node);
+        Ok(Entry { id: node.id, attr: self.show(node, attr), ttl })
     }
 }

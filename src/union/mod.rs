@@ -33,6 +33,7 @@ mod readdir;
 mod record;
 mod remove;
 mod rename;
+mod resume;
 mod trash;
 mod view;
 mod xattr;

@@ -127,6 +127,9 @@ pub(crate) struct Node {
     pub maybe_suid: AtomicBool,
     /// A regular file made here and given no capability since, so that nobody needs to look for one.
     pub no_capability: AtomicBool,
+    /// Whether its file left the session, and another node has its number. Held to read by whoever changes the file, to
+    /// write (by trying only) where it leaves; within no other lock then.
+    pub left: RwLock<bool>,
     /// A rule says so; it never becomes false again.
     pub read_only: AtomicBool,
     pub dir: Option<Box<Dir>>,
@@ -146,6 +149,7 @@ impl Node {
             unwatched_state: AtomicU64::new(0),
             maybe_suid: AtomicBool::new(false),
             no_capability: AtomicBool::new(false),
+            left: RwLock::new(false),
             read_only: AtomicBool::new(false),
             dir: (kind == Kind::Dir).then(Box::default),
         }
@@ -286,6 +290,13 @@ impl Table {
         self.copied.remove_if(&(dev, ino), |_, v| *v == id && !self.nodes.contains_key(&id));
     }
 
+    /// Takes the mapping of an upper inode away that left the upper.
+    pub fn lose_copied(&self, node: &Node) {
+        if let Some(copied) = node.place.read().copied {
+            self.copied.remove_if(&copied, |_, v| *v == node.id);
+        }
+    }
+
     pub fn knows_device(&self, dev: u64) -> bool {
         self.devices.read().contains(&dev)
     }
@@ -328,6 +339,35 @@ impl Table {
             Slot::Occupied(slot) => slot.get().lookups.fetch_add(1, Ordering::Relaxed),
             Slot::Vacant(slot) => slot.insert(node.clone()).lookups.fetch_add(1, Ordering::Relaxed),
         };
+    }
+
+    /// Another object goes on under the number of `old`, a non-directory, and with the lookups that it has. `None` where
+    /// that object has another number already, or the kernel forgot `old`.
+    pub fn succeed(&self, old: &Arc<Node>, ident: Ident, place: Place) -> Option<Arc<Node>> {
+        if self.find(&ident).is_some_and(|node| !Arc::ptr_eq(&node, old)) {
+            return None;
+        }
+        let Slot::Occupied(mut slot) = self.nodes.entry(old.id) else {
+            return None;
+        };
+        if !Arc::ptr_eq(slot.get(), old) {
+            return None;
+        }
+        let new = Arc::new(Node::new(old.id, old.root, old.kind, ident, place));
+        new.lookups.store(old.lookups.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.read_only.store(old.read_only.load(Ordering::Relaxed), Ordering::Relaxed);
+        slot.insert(new.clone());
+        self.private.remove_if(&old.ident, |_, v| *v == old.id);
+        if self.preferred_id(&ident) != old.id {
+            self.private.insert(ident, old.id);
+        }
+        Some(new)
+    }
+
+    /// Takes a node out although the kernel knows it: whatever it asks of it is stale.
+    pub fn disown(&self, node: &Arc<Node>) {
+        self.nodes.remove_if(&node.id, |_, known| Arc::ptr_eq(known, node));
+        self.private.remove_if(&node.ident, |_, v| *v == node.id);
     }
 
     /// Puts a node in that stays for good.

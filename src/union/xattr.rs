@@ -81,21 +81,22 @@ impl Union {
         change: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Sys<()>,
     ) -> Sys<()> {
         self.check_acl(name)?;
-        let node = self.nodes.get(id)?;
-        if self.is_private(name) || node.root == TOP {
-            return Err(Errno::EPERM);
-        }
-        let _charge = self.charge_xattr(&node)?;
-        let base = self.copy_up(&node, Content::Keep)?;
-        if name == CAPABILITY {
-            node.no_capability.store(false, Ordering::Release);
-        }
-        let _tree = self.tree.read();
-        change(self.locate_upper(&node)?.handle()?.as_fd())?;
-        if let Some(dir) = &node.dir {
-            dir.default_acl.store(0, Ordering::Release);
-        }
-        self.record_on(caller, &node, Op::SetXattr, base);
-        Ok(())
+        self.staying(id, |node| {
+            if self.is_private(name) || node.root == TOP {
+                return Err(Errno::EPERM);
+            }
+            let _charge = self.charge_xattr(node)?;
+            let base = self.copy_up(node, Content::Keep)?;
+            if name == CAPABILITY {
+                node.no_capability.store(false, Ordering::Release);
+            }
+            let _tree = self.tree.read();
+            change(self.locate_upper(node)?.handle()?.as_fd())?;
+            if let Some(dir) = &node.dir {
+                dir.default_acl.store(0, Ordering::Release);
+            }
+            self.record_on(caller, node, Op::SetXattr, base);
+            Ok(())
+        })
     }
 }
