@@ -267,6 +267,34 @@ fn an_object_that_changed_since_it_was_compared_is_refused() {
     assert_eq!(w.tree(), [""; 0]);
 }
 
+/// A program of the session that writes while its files are applied.
+struct Writer<'a>(&'a World);
+
+impl sbx_fuse::review::Fault for Writer<'_> {
+    fn at(&mut self, what: &str) -> sbx_fuse::base::Sys<()> {
+        if what == "stage" {
+            self.0.put("a", "written meanwhile");
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn an_object_that_the_session_changes_meanwhile_is_told_as_such() {
+    let w = World::new();
+    w.put("a", "1");
+    let plan = w.plan(&[]);
+    let (roots, scanned) = (w.roots(), w.scan());
+    let mut dropper = sbx_fuse::review::Offline::new(&roots, &scanned, sbx_fuse::review::Leave::Applied);
+    let policy = sbx_fuse::review::Policy::default();
+    let (mut tell, mut writer) = (|_: sbx_fuse::review::Progress<'_>| {}, Writer(&w));
+    let applied = sbx_fuse::review::apply_with(&roots, &plan, policy, &mut dropper, &mut tell, &mut writer);
+    let error = applied.unwrap_err();
+    assert!(error.message.starts_with("a changed in the session"), "{error}");
+    assert!(error.causes.is_empty(), "{error}");
+    assert_eq!(w.tree(), [""; 0]);
+}
+
 #[test]
 fn a_parent_that_became_a_symlink_is_never_followed() {
     let w = World::new();

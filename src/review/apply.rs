@@ -10,11 +10,12 @@ use super::discard::{Dropper, Seen, drop_order, seen_of};
 use super::intent::{APPLY_LOG, After, Entry, Leaver, LogWriter, Op, Place, Space};
 use super::objects::{self, Object};
 use super::plan::{Plan, Step};
+use super::preflight::{changed_in_session, preflight};
 use super::recover::{end_of_roll_back, remove_copied};
 use super::settle::Settled;
 use super::transaction::{Backwards, Begun, Fault, NoFault, Spaces, Txn, expect, failed_at};
 use super::vault::Vault;
-use super::{RootDirs, attrs, copy, root_of};
+use super::{RootDirs, attrs, copy};
 use crate::base::{Attr, Errno, Error, Kind, RelPath, Result, Sys, Time, What};
 use crate::sys::{data, file};
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,46 +132,11 @@ pub fn apply_with(
     };
     match run.all() {
         Ok(()) => Ok(run.finish(dropper)),
-        Err(e) => Err(run.roll_back(&vault, number, e)),
-    }
-}
-
-/// Refuses what cannot be applied, before anything is touched.
-fn preflight(roots: &[RootDirs], plan: &Plan) -> Result<()> {
-    let is_root = crate::sys::process::effective_ids().0 == 0;
-    for s in &plan.changes {
-        let c = &s.change;
-        let dirs = root_of(roots, c.root)?;
-        let makes = matches!(c.what, What::Added | What::Modified | What::Typed) && s.content;
-        match c.kind {
-            Kind::Socket if makes => {
-                return Err(Error::failure(format!("cannot apply the socket {}", c.path)).hint(
-                    "a socket belongs to the process that listens on it: discard it, or leave it out",
-                ));
-            }
-            Kind::Char | Kind::Block if makes && !is_root => {
-                return Err(Error::failure(format!("cannot apply the {} {}", c.kind.word(), c.path))
-                    .hint("only root may make a device: discard it, or leave it out"));
-            }
-            _ => {}
-        }
-        let told = |e| Error::on_path("look at", c.path.as_bytes(), e);
-        let object = Object::find(dirs.upper.as_fd(), &c.path).map_err(told)?;
-        if let Some(object) = &object
-            && object.is_incomplete().map_err(told)?
-        {
-            return Err(Error::failure(format!("cannot apply {}: its copy is not complete", c.path))
-                .hint("leave it out, or discard it"));
-        }
-        let now = object.map(|o| o.attr);
-        let changed =
-            s.upper.is_some_and(|was| now.is_none_or(|now| (now.ino, now.ctime) != (was.ino, was.ctime)));
-        if changed {
-            return Err(Error::failure(format!("{} changed in the session since it was compared", c.path))
-                .hint("look at the changes again"));
+        Err(e) => {
+            let e = run.blamed(e);
+            Err(run.roll_back(&vault, number, e))
         }
     }
-    Ok(())
 }
 
 /// A temporary name in a directory of the real tree, by the path it has when nothing is moved yet.
@@ -625,6 +591,16 @@ impl<'a> Run<'a, '_> {
             report.warnings.extend(ended.err().map(|e| Error::sys("write the intent log", e)));
         }
         report
+    }
+
+    /// What failed because the session changed an object meanwhile is not to be blamed on the real tree.
+    fn blamed(&self, error: Error) -> Error {
+        if error.errno != Some(Errno::ESTALE) {
+            return error;
+        }
+        let changed = |s: &&Settled| self.upper(s).is_err_and(|e| e == Errno::ESTALE);
+        let changed = self.plan.changes.iter().filter(|s| s.upper.is_some()).find(changed);
+        changed.map_or(error, |s| changed_in_session(&s.change.path))
     }
 
     fn roll_back(self, vault: &Vault, number: u32, mut error: Error) -> Error {

@@ -22,6 +22,7 @@ mod pairs;
 pub mod partial;
 mod paths;
 pub mod plan;
+mod preflight;
 mod recover;
 pub mod repair;
 pub mod risk;
