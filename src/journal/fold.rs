@@ -188,15 +188,15 @@ impl Tree {
         if let (Op::Link, Some(old)) = (r.op, &r.path2)
             && let Some(old) = self.reach(old, r.kind)
         {
-            self.node_mut(old).learn(&r.base2);
+            self.learn(old, &r.base2);
             self.link(id, old);
         }
     }
 
     fn touch(&mut self, r: &Record, last: ProcRef, content: bool, meta: bool) {
         let Some(id) = self.reach(&r.path, r.kind) else { return };
+        self.learn(id, &r.base);
         let node = self.node_mut(id);
-        node.learn(&r.base);
         node.kind = if id == ROOT { Kind::Dir } else { r.kind };
         node.content |= content;
         node.meta |= meta;
@@ -211,8 +211,8 @@ impl Tree {
 
     fn remove(&mut self, r: &Record, last: ProcRef) {
         let Some(id) = self.reach(&r.path, r.kind).filter(|&id| id != ROOT) else { return };
+        self.learn(id, &r.base);
         let node = self.node_mut(id);
-        node.learn(&r.base);
         node.kind = r.kind;
         let dir = node.parent;
         self.delete(id, last);
@@ -252,8 +252,8 @@ impl Tree {
     }
 
     fn note(&mut self, id: Id, base: &Option<BaseId>, kind: Kind, last: ProcRef) {
+        self.learn(id, base);
         let node = self.node_mut(id);
-        node.learn(base);
         node.kind = kind;
         node.last = last;
     }
@@ -272,7 +272,7 @@ impl Tree {
     fn vacate(&mut self, dir: Id, name: &[u8], base: &Option<BaseId>, last: ProcRef) {
         let slot = self.slot(dir, name);
         if let Some(old) = slot.and_then(|s| s.node) {
-            self.node_mut(old).learn(base);
+            self.learn(old, base);
             self.delete(old, last);
         } else if let (None, Some(base)) = (slot.and_then(|s| s.gone.as_ref()), base)
             && self.has_lower(dir)
@@ -412,8 +412,8 @@ impl Tree {
             }
         };
         let Some(id) = id else { return };
+        self.learn(id, &r.base);
         let node = self.node_mut(id);
-        node.learn(&r.base);
         node.kind = r.kind;
         node.content = true;
         node.meta = true;
@@ -463,7 +463,7 @@ impl Tree {
     fn found_gone(&mut self, r: &Record, last: ProcRef) {
         let Some((dir, name)) = self.place(&r.path) else { return };
         if let Some(old) = self.slot(dir, name).and_then(|s| s.node) {
-            self.node_mut(old).learn(&r.base);
+            self.learn(old, &r.base);
             self.delete(old, last);
         }
         if self.slot(dir, name).is_none_or(|s| s.gone.is_none()) && self.has_lower(dir) {
