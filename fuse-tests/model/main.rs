@@ -4,6 +4,7 @@
 
 #[cfg(debug_assertions)]
 mod faults;
+mod goes_on;
 #[cfg(debug_assertions)]
 mod killed;
 mod live;

@@ -3,7 +3,7 @@
 
 use super::reconcile::reconcile;
 use super::{Which, output};
-use crate::base::{ChangeSet, Error, ErrorKind, RelPath, Result, What};
+use crate::base::{ChangeSet, Error, ErrorKind, RelPath, Result};
 use crate::journal::{self, Folded, Journal, Op, Record};
 use crate::review::{self, Dropper, RootDirs, Settled};
 use crate::session::{self, Client, Holder, Leaving, Lock, Role, Session, Store};
@@ -267,22 +267,6 @@ pub(super) fn count_changes(session: &mut Session, lock: &Lock) -> Result<usize>
     Ok(review::settle(&roots, &folded.set)?.len())
 }
 
-/// Where the real path `real` shows in the merged view, were it not for its own change: beneath the nearest directory
-/// above it that was renamed.
-fn merged(set: &ChangeSet, root: u16, real: &RelPath) -> RelPath {
-    let mut dir = real.parent();
-    while let Some(at) = dir.filter(|d| !d.is_root()) {
-        let moved = |c: &&crate::base::Change| {
-            c.root == root && c.what == What::Renamed && c.from.as_ref() == Some(&at)
-        };
-        if let (Some(change), Some(rest)) = (set.changes.iter().find(moved), real.strip_prefix(&at)) {
-            return rest.components().fold(change.path.clone(), |path, name| path.join(name));
-        }
-        dir = at.parent();
-    }
-    real.clone()
-}
-
 /// Drops through the server.
 struct Live<'a> {
     client: &'a mut Client,
@@ -298,7 +282,7 @@ impl Dropper for Live<'_> {
             applied: self.applied,
             root,
             path: path.clone(),
-            from: from.map(|f| merged(self.set, root, f)),
+            from: from.map(|f| review::merged(self.set, root, f)),
             seen: seen.map(|s| session::Seen { ino: s.ino, ctime: s.ctime }),
         })
     }

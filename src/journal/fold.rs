@@ -340,6 +340,23 @@ impl Tree {
         }
         node.origin = if at_place { Origin::Here } else { Origin::Lower(path.clone()) };
         node.clear();
+        self.come_home(id);
+    }
+
+    /// The real tree has directory `dir` now. What it already had beneath was known by its path there only: it is at its
+    /// place now.
+    fn come_home(&mut self, dir: Id) {
+        let Some(real) = self.lower(dir) else { return };
+        let slots = self.node(dir).slots.iter().filter(|(_, slot)| slot.gone.is_none());
+        let there: Vec<(Id, RelPath)> =
+            slots.filter_map(|(name, slot)| Some((slot.node?, real.join(name)))).collect();
+        for (id, at) in there {
+            if self.node(id).origin == Origin::Lower(at) {
+                self.node_mut(id).origin = Origin::Here;
+                self.come_home(id);
+                self.prune(id);
+            }
+        }
     }
 
     /// Nothing is hidden at a slot any more. An object that had its home there and lives elsewhere has lost its real

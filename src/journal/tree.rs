@@ -431,13 +431,16 @@ impl Tree {
         }
     }
 
-    /// Gives other literal lower paths to what came from beneath `from`, a directory that the real tree now has at `to`.
+    /// Gives other literal lower paths to what came from beneath `from`, a directory that the real tree now has at `to`. What
+    /// was applied before has its new path already: that at which it is seen.
     pub(super) fn rebase(&mut self, from: &RelPath, to: &RelPath) {
-        for node in &mut self.nodes {
-            if let Origin::Lower(path) = &mut node.origin
+        for id in 0..self.nodes.len() as Id {
+            if let Origin::Lower(path) = &self.node(id).origin
                 && let Some(rest) = path.strip_prefix(from)
+                && self.path(id) != *path
             {
-                *path = rest.components().fold(to.clone(), |p, name| p.join(name));
+                let path = rest.components().fold(to.clone(), |p, name| p.join(name));
+                self.node_mut(id).origin = Origin::Lower(path);
             }
         }
     }

@@ -42,6 +42,7 @@ pub use marks::Marks;
 pub use merge::{BytesOf, Rebased, has_markers, move_base, session_can_win};
 pub use offline::Offline;
 pub use originals::{KeepLimits, Kept, is_unfinished, kept, let_go};
+pub use paths::merged;
 pub use plan::{Plan, Selection, Step, plan};
 pub use recover::{Recovery, recover};
 pub use repair::{Differing, compare, repair};

@@ -2,7 +2,7 @@
 
 use super::copy_up::{forced, mark_at, open_forced};
 use super::lookup::{Seen, open_deep};
-use super::node::{LowerDir, Node};
+use super::node::{Ident, LowerDir, Node};
 use super::record::Note;
 use super::remove::drop_name;
 use super::{Caller, Root, Union};
@@ -302,7 +302,12 @@ impl Union {
         };
         let in_upper = matches!(seen, Seen::Upper(_));
         let (_, top) = self.merge_lowers(dir, name.as_bytes(), in_upper).ok()?;
-        self.nodes.find(&super::node::Ident::of(dir.root, top.as_ref().unwrap_or(&attr)))
+        let named = |attr: &Attr| {
+            let node = self.nodes.find(&Ident::of(dir.root, attr));
+            node.filter(|node| node.place.read().has(dir.id, name))
+        };
+        // A directory that the session made, and the real tree by now: it is known by what it was.
+        top.as_ref().and_then(named).or_else(|| named(&attr))
     }
 }
 
