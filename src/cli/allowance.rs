@@ -88,18 +88,20 @@ impl AllowanceArgs {
 /// What holds for a session now: the configuration, what was kept with the session over it, and the projects' own files.
 ///
 /// # Errors
-/// `Usage` for a mistake in a file.
+/// `Usage` for a mistake in a file, and for limits with which nothing can run.
 pub(super) fn effective(session: &Session) -> Result<Config> {
     let roots: Vec<&Path> = session.meta.roots.iter().map(|r| r.path.as_path()).collect();
     let meta = &session.meta;
-    Config::load(&roots, |config| {
+    let config = Config::load(&roots, |config| {
         config.quota.bytes = meta.quota.bytes.or(config.quota.bytes);
         config.quota.inodes = meta.quota.inodes.or(config.quota.inodes);
         config.limits.memory = meta.limits.memory.or(config.limits.memory);
         config.limits.cpus = meta.limits.cpus.or(config.limits.cpus);
         config.limits.pids = meta.limits.pids.or(config.limits.pids);
         config.policy.add(meta.policy.clone());
-    })
+    })?;
+    config.limits.check()?;
+    Ok(config)
 }
 
 /// The quota as the union takes it.

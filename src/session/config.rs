@@ -73,7 +73,7 @@ impl std::fmt::Display for Size {
         match units.iter().find(|(unit, _)| self.0 >= *unit) {
             Some((unit, name)) if self.0.is_multiple_of(*unit) => write!(f, "{}{name}", self.0 / unit),
             Some((unit, name)) => write!(f, "{:.1}{name}", self.0 as f64 / *unit as f64),
-            None => write!(f, "{}", self.0),
+            None => write!(f, "{}B", self.0),
         }
     }
 }
@@ -171,6 +171,28 @@ pub struct LimitsConfig {
     /// Processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
+}
+
+impl LimitsConfig {
+    /// Less than this no program has room to start in.
+    const LEAST_MEMORY: Size = Size(16 << 20);
+
+    /// Refuses limits with which nothing can run.
+    ///
+    /// # Errors
+    /// `Usage`.
+    pub fn check(&self) -> Result<()> {
+        if let Some(memory) = self.memory.filter(|m| *m < Self::LEAST_MEMORY) {
+            return Err(Error::usage(format!("no program can run in {memory} of memory"))
+                .hint(format!("allow {} or more: --memory, or limits.memory", Self::LEAST_MEMORY)));
+        }
+        if self.pids == Some(0) {
+            return Err(
+                Error::usage("no command can run without a process").hint("allow 1 or more: limits.pids")
+            );
+        }
+        Ok(())
+    }
 }
 
 impl std::fmt::Display for LimitsConfig {
