@@ -145,6 +145,49 @@ pub fn a_projects_file_tightens_only() {
     assert!(err.contains("line 4: 'b['"), "{err}");
 }
 
+pub fn rules_that_cannot_hold_are_refused_before_a_session_is_there() {
+    let w = World::new();
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().unwrap();
+    for (rule, why) in [
+        (["--hide", "bad["], "is no pattern"),
+        (["--deny", "../x/{"], "is no pattern"),
+        (["--read-only", ""], "names no path"),
+        (["--hide", ""], "names no path"),
+        (["--deny", "."], "is a root and cannot be hidden or denied"),
+        (["--deny", "/"], "/ as a whole cannot be"),
+        (["--read-only", "//"], "/ as a whole cannot be"),
+        (["--show", "~/nothing"], "that --show could show"),
+        (["--memory", "1"], "no program can run in 1B of memory"),
+    ] {
+        for (code, args) in [
+            (2, [&["new"][..], &rule, &["h"]].concat()),
+            (125, [&["run", "-s", "h"][..], &rule, &["--", "true"]].concat()),
+            (2, [&["mount", "-s", "h"][..], &rule, &[mnt]].concat()),
+        ] {
+            let err = w.fails(code, &args);
+            assert!(err.contains(why) && err.contains("hint: "), "{args:?}: {err}");
+            assert_eq!(w.ok(&["ls"]), "", "{args:?} left a session");
+        }
+    }
+    // One that was there before stays, and keeps what it was allowed.
+    w.ok(&["new", "h", "--hide", "x*", "--deny", "~/k", "--read-only", "dir", "--show", "~/.aws"]);
+    let before = w.json(&["show", "h", "--json"])["policy"].clone();
+    let project = w.at("home/project").canonicalize().unwrap();
+    let project = project.to_str().unwrap();
+    assert_eq!(before["hide"][0], format!("{project}/x*"));
+    assert_eq!((&before["deny"][0], &before["show"][0]), (&"~/k".into(), &"~/.aws".into()));
+    w.fails(125, &["run", "-s", "h", "--deny", ".", "--", "true"]);
+    assert_eq!(w.json(&["show", "h", "--json"])["policy"], before);
+    let text = w.ok(&["show", "h"]);
+    let rule = |word: &str, what: &str| format!("{word:<9}  {what}\n");
+    for line in [rule("hidden", &format!("{project}/x*")), rule("denied", "~/k"), rule("shown", "~/.aws")] {
+        assert!(text.contains(&line), "{line}{text}");
+    }
+    w.ok(&["exec", "h", "--", "true"]);
+    w.ok(&["run", "--rm", "--memory", "16M", "--", "true"]);
+}
+
 /// Whoever made the tree chose what lies in it under our name.
 pub fn a_projects_file_that_is_none_is_refused_at_once() {
     let w = World::new();

@@ -2,7 +2,7 @@
 //! repaired.
 
 use super::reconcile::reconcile;
-use super::{Which, output};
+use super::{Which, output, paths};
 use crate::base::{ChangeSet, Error, ErrorKind, RelPath, Result, What};
 use crate::journal::{self, Folded, Journal, Op, Record};
 use crate::review::{self, Dropper, RootDirs, Settled};
@@ -38,7 +38,7 @@ pub(super) fn select(which: &Which) -> Result<Session> {
     let session = match &which.session {
         Some(name) => store.get(name)?,
         None => {
-            let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+            let cwd = paths::cwd()?;
             store.find_default(&cwd)?
         }
     };

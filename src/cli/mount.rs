@@ -5,7 +5,8 @@ use super::background;
 use super::context::{root_dirs, settle_down};
 use super::mounting;
 use super::output;
-use super::run::find_or_make;
+use super::paths;
+use super::run::{find_or_make, keep};
 use super::serve::{Served, What};
 use crate::base::{Error, ErrorKind, Result, quote};
 use crate::session::{PathBytes, Role, Session, Store, is_dead, mounted};
@@ -56,11 +57,12 @@ pub(super) struct ServeArgs {
 
 pub(super) fn run(args: MountArgs) -> Result<u8> {
     let store = Store::open()?;
-    let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+    let cwd = paths::cwd()?;
     let mountpoint = check_mountpoint(&args.mountpoint)?;
+    args.allowance.policy()?;
     let (mut session, made) =
         find_or_make(&store, args.session.as_deref(), (&args.roots, None), &cwd, args.allowance.exclusive)?;
-    args.allowance.keep(&mut session)?;
+    keep(&store, &args.allowance, &mut session, made)?;
     let name = session.name.clone();
     let done = check_apart(&session, &mountpoint, store.dir()).and_then(|()| {
         if args.foreground {

@@ -6,13 +6,23 @@ use crate::session::Session;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+/// The directory that we were started in.
+///
+/// # Errors
+/// When it was removed, or cannot be reached.
+pub(super) fn cwd() -> Result<PathBuf> {
+    std::env::current_dir().map_err(|e| {
+        Error::sys("find the current directory", e).hint("change to a directory that is there: cd")
+    })
+}
+
 /// Where `arg` may lie in the session, likeliest first: as a real path beneath a root, as one beneath the mount, or, if
 /// relative, as `changes` shows it. Relative paths are meant from the current directory first.
 ///
 /// # Errors
 /// `Usage` when it lies in no root.
 pub(super) fn locate(session: &Session, arg: &Path) -> Result<Vec<(u16, RelPath)>> {
-    let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+    let cwd = cwd()?;
     let absolute = absolute(&cwd, arg);
     let by_real = session.roots().find_map(|r| beneath(&absolute, r.lower_dir()).map(|p| (r.index(), p)));
     let by_mount = || within(session, beneath(&absolute, session.meta.mountpoint.as_ref()?.as_path())?);
