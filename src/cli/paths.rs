@@ -79,18 +79,25 @@ pub(super) fn select(session: &Session, args: &[PathBuf], set: &[Settled]) -> Re
     }
     let mut paths = Vec::new();
     for arg in args {
-        let has_changes = |place: &(u16, RelPath)| {
-            let one = Selection::Paths(vec![place.clone()]);
-            set.iter().any(|s| one.takes(s))
-        };
-        let Some(place) = locate(session, arg)?.into_iter().find(has_changes) else {
-            let shown = quote(arg.as_os_str().as_bytes());
-            return Err(Error::usage(format!("session {} has no change at {shown}", session.name))
-                .hint(format!("see: sbx-fuse changes -s {}", session.name)));
-        };
-        paths.push(place);
+        paths.push(changed(session, arg, set)?);
     }
     Ok(Selection::Paths(paths))
+}
+
+/// The place that `arg` names, at or beneath which something changed.
+///
+/// # Errors
+/// As [`select`].
+pub(super) fn changed(session: &Session, arg: &Path, set: &[Settled]) -> Result<(u16, RelPath)> {
+    let has_changes = |place: &(u16, RelPath)| {
+        let one = Selection::Paths(vec![place.clone()]);
+        set.iter().any(|s| one.takes(s))
+    };
+    locate(session, arg)?.into_iter().find(has_changes).ok_or_else(|| {
+        let shown = quote(arg.as_os_str().as_bytes());
+        Error::usage(format!("session {} has no change at {shown}", session.name))
+            .hint(format!("see: sbx-fuse changes -s {}", session.name))
+    })
 }
 
 /// How a path of the session is shown: from its root, of several with the root's name in front.
