@@ -2,6 +2,7 @@
 //! repaired.
 
 use super::reconcile::reconcile;
+use super::state::put_back;
 use super::{Which, output, paths};
 use crate::base::{ChangeSet, Error, ErrorKind, RelPath, Result, What};
 use crate::journal::{self, Folded, Journal, Op, Record};
@@ -195,7 +196,10 @@ pub(super) fn root_dirs(session: &Session) -> Result<Vec<RootDirs>> {
         .roots()
         .map(|r| {
             let mut dirs = RootDirs::open(r.lower_dir(), &r.upper_dir(), &r.work_dir(), r.meta().features)
-                .map_err(|e| e.context(format!("session {} cannot be used", session.name)))?;
+                .map_err(|e| {
+                    e.context(format!("session {} cannot be used", session.name))
+                        .hint(put_back(&session.name))
+                })?;
             dirs.root = u16::try_from(r.index()).unwrap_or(u16::MAX);
             dirs.kept = session.applied_dir();
             Ok(dirs)

@@ -98,9 +98,9 @@ fn shown(path: &Path) -> String {
 
 /// The canonical path of an empty directory.
 fn check_mountpoint(path: &Path) -> Result<PathBuf> {
-    let usage = |mut e: Error| {
-        e.kind = ErrorKind::Usage;
-        e
+    let no_place = |e: std::io::Error| Error {
+        kind: ErrorKind::Usage,
+        ..Error::on_path("mount at", path.as_os_str().as_bytes(), e)
     };
     let dead = || {
         Error::usage(format!("a dead mount is at {}", shown(path)))
@@ -109,7 +109,8 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
     let told = |e: std::io::Error| match e.raw_os_error() {
         // The first while its server is dying, the second from then on.
         Some(libc::ECONNABORTED | libc::ENOTCONN) => dead(),
-        _ => usage(Error::on_path("mount at", path.as_os_str().as_bytes(), e)),
+        Some(libc::ENOENT) => no_place(e).hint(format!("make it first: mkdir -p {}", shown(path))),
+        _ => no_place(e).hint(ELSEWHERE),
     };
     let real = path.canonicalize().map_err(told)?;
     if let Some(mount) = mounted()?.iter().rfind(|m| m.at == real) {

@@ -525,7 +525,9 @@ pub(super) fn make_dir(path: &Path) -> Result<()> {
         Ok(()) | Err(Errno::EEXIST) => Ok(()),
         // A read-only or foreign ancestor is no obstacle when it is there already.
         Err(_) if file::stat_at(cwd(), bytes).is_ok() => Ok(()),
-        Err(e) => Err(Error::on_path("make the directory", bytes, e)),
+        Err(e) => Err(Error::on_path("make the directory", bytes, e).hint(
+            "set XDG_STATE_HOME to a directory of your own that can be written to, or see: sbx-fuse doctor",
+        )),
     }
 }
 
