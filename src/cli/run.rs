@@ -16,7 +16,7 @@ pub(super) const OUR_FAILURE: u8 = 125;
 /// Run a command on a private, writable view of real directories
 ///
 /// The command sees your files as they are; what it writes beneath the roots stays in the session, and everything else
-/// is read-only. The network is off unless --net is given.
+/// is read-only. /tmp and /var/tmp are its own, empty at first. The network is off unless --net is given.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     /// A directory the command may write to; may be given several times [default: the enclosing git work tree, else

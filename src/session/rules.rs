@@ -2,7 +2,7 @@
 //! written, as patterns of real paths.
 
 use super::config::{Config, PolicyConfig};
-use crate::base::{Access, Error, Pattern, Result, Rule, Rules, quote};
+use crate::base::{Access, Error, PRIVATE_TEMPS, Pattern, Result, Rule, Rules, quote};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -81,8 +81,14 @@ impl Sources<'_> {
         }
         if let Some(i) = useful.iter().position(|u| !u) {
             let what = quote(shown[i].as_os_str().as_bytes());
-            return Err(Error::usage(format!("nothing is hidden at {what} that --show could show"))
-                .hint("name what is hidden, e.g. --show ~/.aws; README lists it"));
+            let hint = if PRIVATE_TEMPS.iter().any(|t| shown[i].starts_with(t)) {
+                "/tmp and /var/tmp are the sandbox's own; a directory in them is seen as a root: --root DIR"
+            } else {
+                "name what is hidden, e.g. --show ~/.aws; README lists it"
+            };
+            return Err(
+                Error::usage(format!("nothing is hidden at {what} that --show could show")).hint(hint)
+            );
         }
         self.add(&mut rules, policy, self.roots)?;
         for (root, project) in &self.config.projects {
