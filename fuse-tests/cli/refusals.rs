@@ -126,3 +126,33 @@ fn what_cannot_be_used_is_told_with_the_way_out() {
     same_as_before!(w);
     assert_eq!(w.transcript().matches("[exit").count(), w.transcript().matches("! hint: ").count());
 }
+
+#[test]
+fn a_place_beneath_tmp_that_is_not_seen_is_told_with_the_reason() {
+    let w = World::new();
+    let (code, out, err) = run(&w, &["run", "--rm", "--root", "dir", "--", "pwd"]);
+    let dir = w.at("home/project/dir").canonicalize().unwrap();
+    assert_eq!((code, out.trim()), (0, dir.to_str().unwrap()), "{err}");
+    assert!(err.contains("which has a /tmp and a /var/tmp of its own (to see it: --root)"), "{err}");
+    let (code, _, err) = run(&w, &["run", "--rm", "--show", w.at("mnt").to_str().unwrap(), "true"]);
+    assert!(code == 125 && err.contains("hint: /tmp and /var/tmp are the sandbox's own"), "{err}");
+}
+
+#[test]
+fn a_path_in_json_is_its_own_text() {
+    let w = World::new();
+    w.quietly(&[
+        "run",
+        "-s",
+        "n",
+        "--",
+        "sh",
+        "-c",
+        r#"echo x > "f
+g"; echo x > 'say "x" \'; echo x > '"q"'; printf x > "$(printf '\377')""#,
+    ]);
+    let rows: serde_json::Value =
+        serde_json::from_str(&w.quietly(&["changes", "-s", "n", "--json"])).unwrap();
+    let paths: Vec<&str> = rows.as_array().unwrap().iter().map(|r| r["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, [r#""\"q\"""#, "f\ng", r#"say "x" \"#, r#""\377""#]);
+}
