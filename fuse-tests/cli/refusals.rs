@@ -117,6 +117,10 @@ fn what_cannot_be_used_is_told_with_the_way_out() {
     }
     assert_ne!(w.run_with("XDG_STATE_HOME", "/proc/nosuch", &["new"]), 0);
     assert_ne!(w.run_with("HOME", "/proc/nosuch", &["new"]), 0);
+    w.mkdir("home/closed");
+    w.shell("chmod 000 ../closed");
+    assert_ne!(w.run_with("XDG_STATE_HOME", w.at("home/closed").to_str().unwrap(), &["new"]), 0);
+    w.shell("chmod 700 ../closed");
     let program = crate::world::program().to_str().unwrap().to_owned();
     let away = "mkdir ../away; cd ../away; rmdir ../away; for c in status new 'mount x' 'run true'; do \"$0\" $c 2>&1 && exit 1; done; true";
     let out = w.command(std::path::Path::new("/bin/sh"), &["-c", away, &program]).output().unwrap();
