@@ -7,6 +7,7 @@
 mod crash;
 mod input;
 mod mounted;
+mod refusals;
 mod review;
 mod running;
 mod trust;

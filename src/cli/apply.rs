@@ -88,7 +88,7 @@ pub(super) fn run(args: ApplyArgs) -> Result<u8> {
             return refuse_unseen(&opened.session, &later);
         }
     }
-    let sides = super::take::sides(&opened.session, &args.take)?;
+    let sides = super::take::sides(&opened.session, &args.take, &set)?;
     let mut conflicts = super::take::conflicts(&opened, &plan.changes)?;
     if args.merge && !args.dry_run && !conflicts.is_empty() {
         let moved = super::rebase::move_bases(&mut opened, &set, &conflicts, true)?;

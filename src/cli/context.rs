@@ -2,7 +2,8 @@
 //! repaired.
 
 use super::reconcile::reconcile;
-use super::{Which, output};
+use super::state::put_back;
+use super::{Which, output, paths};
 use crate::base::{ChangeSet, Error, ErrorKind, RelPath, Result};
 use crate::journal::{self, Folded, Journal, Op, Record};
 use crate::review::{self, Dropper, RootDirs, Settled};
@@ -38,7 +39,7 @@ pub(super) fn select(which: &Which) -> Result<Session> {
     let session = match &which.session {
         Some(name) => store.get(name)?,
         None => {
-            let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+            let cwd = paths::cwd()?;
             store.find_default(&cwd)?
         }
     };
@@ -195,7 +196,10 @@ pub(super) fn root_dirs(session: &Session) -> Result<Vec<RootDirs>> {
         .roots()
         .map(|r| {
             let mut dirs = RootDirs::open(r.lower_dir(), &r.upper_dir(), &r.work_dir(), r.meta().features)
-                .map_err(|e| e.context(format!("session {} cannot be used", session.name)))?;
+                .map_err(|e| {
+                    e.context(format!("session {} cannot be used", session.name))
+                        .hint(put_back(&session.name))
+                })?;
             dirs.root = u16::try_from(r.index()).unwrap_or(u16::MAX);
             dirs.kept = session.applied_dir();
             Ok(dirs)

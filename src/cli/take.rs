@@ -12,14 +12,14 @@ use std::path::Path;
 /// A side, and where it is taken: everywhere when there is no place.
 pub(super) struct Side {
     session: bool,
-    places: Option<Vec<(u16, RelPath)>>,
+    place: Option<(u16, RelPath)>,
 }
 
-/// What the values of `--take` say.
+/// What the values of `--take` say of the changes `set`.
 ///
 /// # Errors
-/// `Usage` for a word that is no side, or a path outside of all roots.
-pub(super) fn sides(session: &Session, args: &[OsString]) -> Result<Vec<Side>> {
+/// `Usage` for a word that is no side, or a path outside of all roots or with no change at or beneath it.
+pub(super) fn sides(session: &Session, args: &[OsString], set: &[Settled]) -> Result<Vec<Side>> {
     args.iter()
         .map(|arg| {
             let bytes = arg.as_bytes();
@@ -37,8 +37,8 @@ pub(super) fn sides(session: &Session, args: &[OsString]) -> Result<Vec<Side>> {
                         .hint("say session or real, for one path session:PATH or real:PATH"));
                 }
             };
-            let places = path.map(|path| paths::locate(session, path)).transpose()?;
-            Ok(Side { session: takes_session, places })
+            let place = path.map(|path| paths::changed(session, path, set)).transpose()?;
+            Ok(Side { session: takes_session, place })
         })
         .collect()
 }
@@ -70,7 +70,7 @@ pub(super) fn choose(conflicts: Vec<Conflict>, sides: &[Side], set: &[Settled]) 
     for c in conflicts {
         let names = |side: &&Side| {
             let beneath = |(root, path): &(u16, RelPath)| *root == c.root && c.path.starts_with(path);
-            side.places.as_ref().is_none_or(|places| places.iter().any(beneath))
+            side.place.as_ref().is_none_or(beneath)
         };
         let side = sides.iter().rev().find(names).map(|side| side.session);
         let at = set.binary_search_by(|s| (s.change.root, &s.change.path).cmp(&(c.root, &c.path)));
