@@ -35,7 +35,7 @@ struct Leaver<'a> {
 
 enum Way<'a> {
     Live(Arc<Union>),
-    Resting(Box<Offline<'a>>, Journal),
+    Resting(Box<(Offline<'a>, Journal)>),
 }
 
 impl Dropper for Leaver<'_> {
@@ -48,7 +48,8 @@ impl Dropper for Leaver<'_> {
                 let leave = Leave { op: self.op, root, path: path.clone(), from, seen };
                 Ok(union.leave(&leave).unwrap_or_else(|e| panic!("{leave:?}: {e}")))
             }
-            Way::Resting(offline, journal) => {
+            Way::Resting(resting) => {
+                let (offline, journal) = &mut **resting;
                 if !offline.drop(root, path, seen)? {
                     return Ok(false);
                 }
@@ -87,7 +88,10 @@ impl Both {
             Way::Live(self.view.union())
         } else {
             let why = if how.applied { review::Leave::Applied } else { review::Leave::Discarded };
-            Way::Resting(Box::new(Offline::new(&roots, &set, why)), Journal::open(&setup.journal).unwrap().0)
+            Way::Resting(Box::new((
+                Offline::new(&roots, &set, why),
+                Journal::open(&setup.journal).unwrap().0,
+            )))
         };
         let op = if how.applied { Told::Applied } else { Told::Discarded };
         let mut leaver = Leaver { set: &set, op, way };
@@ -106,8 +110,8 @@ impl Both {
             let refused = done.as_ref().is_err_and(|e| e.hint.is_some());
             prop_assert!(refused || done.as_ref().is_ok_and(|d| d.kept.is_empty()), "{:?} {}", done, told);
         }
-        if let Way::Resting(_, journal) = leaver.way {
-            journal.close().unwrap();
+        if let Way::Resting(resting) = leaver.way {
+            resting.1.close().unwrap();
             self.view.start();
         }
         if how.applied {
