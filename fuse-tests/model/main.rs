@@ -9,6 +9,7 @@ mod killed;
 mod live;
 mod ops;
 mod plain;
+mod replaced;
 #[cfg(debug_assertions)]
 mod script;
 mod tree;
