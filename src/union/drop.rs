@@ -97,7 +97,8 @@ impl Union {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(false),
             Err(e) => return Err(e),
         };
-        let upper = file::openat(dir.as_fd(), name, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let upper = forced(dir.as_fd(), || file::openat(dir.as_fd(), name, flags, 0))?;
         let forced = |dir: BorrowedFd<'_>, change: &dyn Fn() -> Sys<()>| forced(dir, change);
         let hidden = layer::expand(upper.as_fd(), real.as_fd(), writable.features, &forced)?;
         for record in Record::of_merged(index, path, &hidden) {
@@ -170,7 +171,8 @@ impl Union {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let found = layer::find(dir.as_fd(), name, LayerKind::Overlay, root.prefixed)?;
+        let found =
+            forced(dir.as_fd(), || layer::find(dir.as_fd(), name, LayerKind::Overlay, root.prefixed))?;
         Ok(Some((dir, found)))
     }
 
@@ -202,7 +204,7 @@ impl Union {
         let object = match found {
             Found::Nothing => return Ok(true),
             Found::Whiteout(form) => {
-                layer::remove_whiteout(dir.as_fd(), name.as_bytes(), form)?;
+                forced(dir.as_fd(), || layer::remove_whiteout(dir.as_fd(), name.as_bytes(), form))?;
                 None
             }
             Found::Object(attr) if seen.is_some_and(|seen| self.is_another(&attr, seen)) => {
