@@ -11,6 +11,7 @@ mod live;
 mod names;
 mod ops;
 mod plain;
+mod replaced;
 mod script;
 mod tree;
 mod view;

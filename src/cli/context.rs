@@ -6,8 +6,8 @@ use super::state::put_back;
 use super::{Which, output, paths};
 use crate::base::{ChangeSet, Error, ErrorKind, RelPath, Result};
 use crate::journal::{self, Folded, Journal, Op, Record};
-use crate::review::{self, Dropper, RootDirs, Settled};
-use crate::session::{self, Client, Holder, Leaving, Lock, Role, Session, Store};
+use crate::review::{self, Dropper, Replaced, RootDirs, Settled};
+use crate::session::{self, Client, Holder, Leaving, Lock, Merging, Role, Session, Store};
 use crate::sys::owner::Rights;
 use std::time::{Duration, Instant};
 
@@ -146,11 +146,12 @@ impl Opened {
         f: impl FnOnce(&[RootDirs], &mut dyn Dropper) -> Result<T>,
     ) -> Result<T> {
         let set = &self.folded.set;
+        let why = if op == Op::Applied { review::Leave::Applied } else { review::Leave::Discarded };
         if let Some(client) = &mut self.live {
-            return f(&self.roots, &mut Live { client, set, applied: op == Op::Applied });
+            let replaced = Replaced::new(set, why);
+            return f(&self.roots, &mut Live { client, roots: &self.roots, set, why, replaced });
         }
         let (journal, _) = Journal::open(&self.session.journal_dir())?;
-        let why = if op == Op::Applied { review::Leave::Applied } else { review::Leave::Discarded };
         let offline = review::Offline::new(&self.roots, set, why);
         let value = f(&self.roots, &mut Resting { offline, journal: &journal, set, op });
         journal.close().map_err(|e| Error::sys("close the journal", e))?;
@@ -253,7 +254,8 @@ fn recover_live(session: &Session, client: &mut Client, roots: &[RootDirs]) -> R
     };
     if recovery.has_leavers() {
         let set = journal::fold_dir(&session.journal_dir())?.set;
-        let mut dropper = Live { client, set: &set, applied: true };
+        let why = review::Leave::Applied;
+        let mut dropper = Live { client, roots, set: &set, why, replaced: Replaced::new(&set, why) };
         recovery.drop_with(roots, &|root, path| has(&set, root, path), &mut dropper)?;
     }
     let named = |s: &String| format!("session {}: {s}", session.name);
@@ -274,21 +276,43 @@ pub(super) fn count_changes(session: &mut Session, lock: &Lock) -> Result<usize>
 /// Drops through the server.
 struct Live<'a> {
     client: &'a mut Client,
+    roots: &'a [RootDirs],
     set: &'a ChangeSet,
-    applied: bool,
+    why: review::Leave,
+    replaced: Replaced,
+}
+
+impl Live<'_> {
+    /// Has the server merge the directories that stand between `path` and the real tree.
+    fn merge_way(&mut self, root: u16, path: &RelPath) -> Result<()> {
+        let Live { client, roots, replaced, .. } = self;
+        let Some(dirs) = roots.iter().find(|r| r.root == root) else { return Ok(()) };
+        replaced.merge_way(dirs, path, |at, real| {
+            client.merge(&Merging { root, path: at.clone(), real: real.clone() }).map(drop)
+        })
+    }
 }
 
 impl Dropper for Live<'_> {
     fn drop(&mut self, root: u16, path: &RelPath, seen: Option<review::Seen>) -> Result<bool> {
         let at = self.set.changes.binary_search_by(|c| (c.root, &c.path).cmp(&(root, path)));
         let from = at.ok().and_then(|i| self.set.changes[i].from.as_ref());
-        self.client.drop_change(&Leaving {
-            applied: self.applied,
+        let from = from.map(|f| review::merged(self.set, root, f));
+        self.merge_way(root, path)?;
+        if let Some(from) = from.as_ref().filter(|_| self.why == review::Leave::Discarded) {
+            self.merge_way(root, from)?;
+        }
+        let left = self.client.drop_change(&Leaving {
+            applied: self.why == review::Leave::Applied,
             root,
             path: path.clone(),
-            from: from.map(|f| review::merged(self.set, root, f)),
+            from,
             seen: seen.map(|s| session::Seen { ino: s.ino, ctime: s.ctime }),
-        })
+        })?;
+        if left {
+            self.replaced.left(root, path);
+        }
+        Ok(left)
     }
 }
 
@@ -302,7 +326,12 @@ struct Resting<'a> {
 
 impl Dropper for Resting<'_> {
     fn drop(&mut self, root: u16, path: &RelPath, seen: Option<review::Seen>) -> Result<bool> {
-        if !self.offline.drop(root, path, seen)? {
+        let left = self.offline.drop(root, path, seen);
+        // Also what a failure left half-way.
+        for record in self.offline.untold() {
+            self.note(&record)?;
+        }
+        if !left? {
             return Ok(false);
         }
         let at = self.set.changes.binary_search_by(|c| (c.root, &c.path).cmp(&(root, path)));
@@ -317,9 +346,13 @@ impl Dropper for Resting<'_> {
             base2: None,
             proc: self.journal.process(std::process::id()),
         };
-        self.journal
-            .append(&record)
-            .map_err(|e| Error::on_path("note in the journal", path.as_bytes(), e))?;
-        Ok(true)
+        self.note(&record).map(|()| true)
+    }
+}
+
+impl Resting<'_> {
+    fn note(&self, record: &Record) -> Result<()> {
+        let told = |e| Error::on_path("note in the journal", record.path.as_bytes(), e);
+        self.journal.append(record).map(drop).map_err(told)
     }
 }

@@ -210,5 +210,7 @@ fn word(op: Op) -> &'static str {
         Op::FoundGone => "found-gone",
         Op::FoundSame => "found-same",
         Op::Restated => "restated",
+        Op::Merged => "merged",
+        Op::Hidden => "hidden",
     }
 }

@@ -5,7 +5,7 @@
 
 use super::reader::Reader;
 use super::record::{Command, Entry, Op, Process, Record};
-use super::tree::{Gone, Id, Origin, ROOT, Tree};
+use super::tree::{Gone, Id, Origin, ROOT, Slot, Tree};
 use crate::base::{BaseId, Change, ChangeSet, Kind, ProcRef, RelPath, Result, What};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -176,6 +176,8 @@ impl Tree {
             Op::FoundPresent => self.found_present(r, last),
             Op::FoundGone => self.found_gone(r, last),
             Op::Restated => *self = Tree::new(),
+            Op::Merged => self.merge(&r.path),
+            Op::Hidden => self.hide(r, last),
         }
     }
 
@@ -402,6 +404,39 @@ impl Tree {
             }
         }
         self.prune(dir);
+    }
+
+    /// A directory that was made over a real one is that one with changes from now on. What came from beneath it has its
+    /// home there again.
+    fn merge(&mut self, path: &RelPath) {
+        let Some((dir, name)) = self.find(path) else { return };
+        let Some(Slot { node: Some(id), gone }) = self.slot(dir, name) else { return };
+        let (id, away) = (*id, gone.as_ref().is_some_and(|g| g.away.is_some()));
+        let made = (self.node(id).origin == Origin::New) && self.node(id).kind == Kind::Dir;
+        if !made || away || !self.has_lower(dir) {
+            return;
+        }
+        let gone = self.slot_mut(dir, name).gone.take();
+        let node = self.node_mut(id);
+        node.origin = Origin::Here;
+        (node.content, node.meta) = (false, true);
+        node.base = gone.filter(|g| g.kind == Kind::Dir).and_then(|g| g.base);
+        self.bring_home(id);
+    }
+
+    /// What the lower has at a slot is hidden there, and nobody but who made the directory anew has hidden it.
+    fn hide(&mut self, r: &Record, last: ProcRef) {
+        let Some((dir, name)) = self.find(&r.path) else { return };
+        let Some(below) = self.lower(dir).map(|d| d.join(name)) else { return };
+        let slot = self.slot(dir, name);
+        let shown = slot.and_then(|s| s.node).is_some_and(|id| self.lower(id).as_ref() == Some(&below));
+        if shown || slot.is_some_and(|s| s.gone.is_some()) {
+            return;
+        }
+        let maker = self.node(dir).last;
+        let last = if maker.seq == 0 { last } else { maker };
+        let gone = Gone { kind: r.kind, base: r.base.clone().map(Box::new), last, away: None };
+        self.slot_mut(dir, name).gone = Some(Box::new(gone));
     }
 
     fn found_present(&mut self, r: &Record, last: ProcRef) {

@@ -32,7 +32,7 @@ pub use config::{
     UndoConfig, read_config, user_file,
 };
 pub use control::{
-    Client, ControlServer, Handler, Leaving, LiveStatus, NewBase, Place, Seen, is_dead_socket,
+    Client, ControlServer, Handler, Leaving, LiveStatus, Merging, NewBase, Place, Seen, is_dead_socket,
 };
 pub use empty::empty_session;
 pub use lock::{Holder, Lock, Role};

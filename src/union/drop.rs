@@ -1,13 +1,13 @@
 //! A change leaves the session while it is in use: it was applied to the real tree, or discarded.
 
-use super::copy_up::{forced, mark_at, open_forced};
+use super::copy_up::{forced, mark_at, marks_of, open_forced};
 use super::lookup::{Seen, open_deep};
 use super::node::{Ident, LowerDir, Node};
 use super::record::Note;
 use super::remove::drop_name;
 use super::{Caller, Root, Union};
 use crate::base::{Attr, BaseId, Errno, Kind, Name, RelPath, Sys, Time};
-use crate::journal::Op;
+use crate::journal::{Op, Record};
 use crate::layer::{self, Found, LayerKind, index_name};
 use crate::sys::{data, dir as sysdir, file, xattr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,6 +31,9 @@ pub struct Leave {
     pub seen: Option<(u64, Time)>,
 }
 
+/// Names that the kernel must look up again, with their directories, and what they led to.
+type Stale = Vec<(Arc<Node>, Name, Option<u64>)>;
+
 impl Union {
     /// Takes a change out of the upper; the view shows the real tree there again. False when the object was changed
     /// since `seen`, and so stays.
@@ -44,20 +47,76 @@ impl Union {
             let _tree = self.tree.write();
             self.leave_locked(change, &mut stale)?
         };
-        // Outside of every lock: the kernel may wait for a request of ours meanwhile.
-        if let Some(notify) = self.notify() {
-            for (parent, name, id) in stale {
-                notify.entry(parent.id, name.as_bytes());
-                notify.inode(parent.id);
-                if let Some(id) = id {
-                    notify.inode(id);
-                }
-            }
-        }
+        self.tell_stale(stale);
         Ok(left)
     }
 
-    fn leave_locked(&self, change: &Leave, stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>) -> Sys<bool> {
+    /// Drops names, and what is known of their directories and objects, from the kernel's caches. Outside of every lock: the
+    /// kernel may wait for a request of ours meanwhile.
+    fn tell_stale(&self, stale: Stale) {
+        let Some(notify) = self.notify() else { return };
+        for (parent, name, id) in stale {
+            notify.entry(parent.id, name.as_bytes());
+            notify.inode(parent.id);
+            if let Some(id) = id {
+                notify.inode(id);
+            }
+        }
+    }
+
+    /// Merges the directory `path`, which the session made anew over the real one at `real`, with that: it shows what it
+    /// showed, but names what it hides one by one, each of which may then leave. False when it is no such directory.
+    ///
+    /// # Errors
+    /// As the file operations on the upper.
+    pub fn merge(&self, root: u16, path: &RelPath, real: &RelPath) -> Sys<bool> {
+        let mut stale = Vec::new();
+        let merged = {
+            let _tree = self.tree.write();
+            self.merge_locked(root, path, real, &mut stale)?
+        };
+        self.tell_stale(stale);
+        Ok(merged)
+    }
+
+    fn merge_locked(&self, index: u16, path: &RelPath, real: &RelPath, stale: &mut Stale) -> Sys<bool> {
+        let root = self.roots.get(usize::from(index)).ok_or(Errno::EINVAL)?;
+        let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
+        let (Some((dir, Found::Object(attr))), Some(name)) = (self.upper_at(root, path)?, path.file_name())
+        else {
+            return Ok(false);
+        };
+        // Only of a session's own root is there a real tree that something is applied to.
+        let [lower] = &root.lowers[..] else { return Ok(false) };
+        let opaque = || Sys::Ok(marks_of(dir.as_fd(), name, &RelPath::root(), root.prefixed)?.opaque);
+        if attr.kind != Kind::Dir || !opaque()? {
+            return Ok(false);
+        }
+        let real = match open_deep(lower.dir.as_fd(), real) {
+            Ok(real) => real,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let upper = forced(dir.as_fd(), || file::openat(dir.as_fd(), name, flags, 0))?;
+        let forced = |dir: BorrowedFd<'_>, change: &dyn Fn() -> Sys<()>| forced(dir, change);
+        let hidden = layer::expand(upper.as_fd(), real.as_fd(), writable.features, &forced)?;
+        for record in Record::of_merged(index, path, &hidden) {
+            let Record { op, root, path, kind, base, .. } = record;
+            self.record(&Caller::default(), Note::new(op, root, path, kind).base(base));
+        }
+        self.remerge(root, path)?;
+        let parent = self.node_at(root, path.parent().unwrap_or_default());
+        if let (Some(parent), Some(node)) = (parent, self.node_at(root, path.clone())) {
+            // What others make there from now on is seen, also at names that the kernel knows to be free.
+            self.ensure_watched(&node);
+            node.touch_entries();
+            stale.push((parent, Name::new(name)?, Some(node.id)));
+        }
+        Ok(true)
+    }
+
+    fn leave_locked(&self, change: &Leave, stale: &mut Stale) -> Sys<bool> {
         let root = self.roots.get(usize::from(change.root)).ok_or(Errno::EINVAL)?;
         if !self.leave_at(root, &change.path, change.seen, stale)? {
             return Ok(false);
@@ -112,7 +171,8 @@ impl Union {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let found = layer::find(dir.as_fd(), name, LayerKind::Overlay, root.prefixed)?;
+        let found =
+            forced(dir.as_fd(), || layer::find(dir.as_fd(), name, LayerKind::Overlay, root.prefixed))?;
         Ok(Some((dir, found)))
     }
 
@@ -121,7 +181,7 @@ impl Union {
         root: &Root,
         path: &RelPath,
         seen: Option<(u64, Time)>,
-        stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>,
+        stale: &mut Stale,
     ) -> Sys<bool> {
         if path.is_root() {
             // The root's own mode and xattrs: the real directory has them now, or has them again.
@@ -144,7 +204,7 @@ impl Union {
         let object = match found {
             Found::Nothing => return Ok(true),
             Found::Whiteout(form) => {
-                layer::remove_whiteout(dir.as_fd(), name.as_bytes(), form)?;
+                forced(dir.as_fd(), || layer::remove_whiteout(dir.as_fd(), name.as_bytes(), form))?;
                 None
             }
             Found::Object(attr) if seen.is_some_and(|seen| self.is_another(&attr, seen)) => {
@@ -187,7 +247,7 @@ impl Union {
         name: &Name,
         attr: &Attr,
         known: Option<(&Arc<Node>, &Arc<Node>)>,
-        stale: &mut Vec<(Arc<Node>, Name, Option<u64>)>,
+        stale: &mut Stale,
     ) -> Sys<()> {
         let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
         let handle = match known {
@@ -234,12 +294,13 @@ impl Union {
         path: &RelPath,
         node: Option<&Arc<Node>>,
     ) -> Sys<()> {
+        let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
         let handle = open_forced(dir, name.as_bytes(), libc::O_RDONLY | libc::O_DIRECTORY)?;
         let empty = sysdir::entries(handle.as_fd())?.is_empty();
         if empty {
             forced(dir, || file::rmdirat(dir, name.as_bytes()))?;
         } else {
-            forced(handle.as_fd(), || layer::clear_opaque(handle.as_fd()))?;
+            layer::clear_opaque(handle.as_fd(), writable.features, &|dir, change| forced(dir, change))?;
             match forced(handle.as_fd(), || xattr::remove(handle.as_fd(), layer::X_REDIRECT)) {
                 Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => {}
                 Err(e) => return Err(e),
@@ -300,6 +361,9 @@ impl Union {
             Seen::Upper(attr) | Seen::Lower(_, attr) if attr.kind == Kind::Dir => attr,
             _ => return None,
         };
+        if let Some(node) = self.known(dir, name, seen).filter(|n| n.kind == Kind::Dir) {
+            return Some(node);
+        }
         let in_upper = matches!(seen, Seen::Upper(_));
         let (_, top) = self.merge_lowers(dir, name.as_bytes(), in_upper).ok()?;
         let named = |attr: &Attr| {
