@@ -598,6 +598,8 @@ fn inverse(spaces: &Spaces<'_>, op: &Op) -> Sys<bool> {
         Op::Swap { one, other, one_id, other_id } => match (id_at(one)?, id_at(other)?) {
             // What was to come to `one` is still where it was made.
             (_, Some(b)) if b == *other_id => {}
+            // And here it had not even come to where it was to start from.
+            (Some(a), _) if a == *one_id => {}
             (Some(a), Some(b)) if (a, b) == (*other_id, *one_id) => {
                 spaces.rename(one, other, libc::RENAME_EXCHANGE)?;
                 return Ok(true);
