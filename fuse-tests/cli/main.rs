@@ -10,4 +10,5 @@ mod mounted;
 mod review;
 mod running;
 mod trust;
+mod undo;
 mod world;

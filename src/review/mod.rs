@@ -31,6 +31,7 @@ pub mod settle;
 mod token;
 mod transaction;
 mod undo;
+mod unlocked;
 mod vault;
 
 pub use apply::{Perms, Policy, Progress, Report, apply, apply_with};

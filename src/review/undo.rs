@@ -187,6 +187,9 @@ fn run(txn: &mut Txn<'_, '_>, log: &Log) -> Result<()> {
             op => invert(txn, op)?,
         }
     }
+    for dirs in txn.spaces.roots {
+        txn.lock_again(&Place::real(dirs.root, &RelPath::root()))?;
+    }
     txn.flush()?;
     let synced = txn.fault.at("commit").and_then(|()| {
         for root in txn.spaces.roots {
@@ -225,6 +228,7 @@ fn invert(txn: &mut Txn<'_, '_>, op: &Op) -> Result<()> {
             if txn.look(at)?.is_none_or(|a| a.kind != saved.attr.kind) {
                 return Ok(());
             }
+            txn.lock_again(at)?;
             let saved = saved.clone();
             let give =
                 move |_: &Spaces<'_>, object: &Object| attrs::restore(object, &saved.attr, &saved.xattrs);
