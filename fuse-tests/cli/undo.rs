@@ -1,6 +1,9 @@
 //! What an undo does to the session and to directories that may not be written to, and what a crash leaves unreadable.
 
+use crate::running::wait_until;
 use crate::world::World;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 fn says(w: &World, args: &[&str]) -> (i32, String) {
     let out = w.sbx(args).output().expect("the product runs");
@@ -38,4 +41,26 @@ fn directories_that_lost_their_write_permission_are_undone() {
     w.quietly(&["undo", "-y"]);
     assert_eq!(w.shell("cat d/e/f; ls d/e; stat -c %a d d/e"), "1\nf\n755\n755\n");
     agrees(&w, "0");
+}
+
+#[test]
+fn what_a_killed_server_left_unreadable_is_served_again() {
+    let w = World::new();
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().expect("UTF-8");
+    w.quietly(&["mount", "-s", "work", mnt]);
+    w.shell(
+        "cd ../../mnt; mkdir -p p/q shut; echo s > p/q/m; chmod 000 p/q/m; echo t > shut/t; chmod 000 shut",
+    );
+    kill(Pid::from_raw(w.server_pid("work")), Signal::SIGKILL).expect("the server can be killed");
+    let is_dead = || !w.command("/usr/bin/stat".as_ref(), &["-f", mnt]).status().expect("stat").success();
+    wait_until(is_dead);
+    w.shell(&format!("fusermount3 -uz {mnt}"));
+    w.quietly(&["mount", "-s", "work", mnt]);
+    assert_eq!(
+        w.shell("cd ../../mnt; stat -c %a p/q/m shut; chmod 700 shut; ls shut; chmod 0 shut"),
+        "0\n0\nt\n"
+    );
+    w.quietly(&["umount", "work"]);
+    agrees(&w, "5");
 }
