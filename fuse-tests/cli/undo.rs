@@ -64,3 +64,64 @@ fn what_a_killed_server_left_unreadable_is_served_again() {
     w.quietly(&["umount", "work"]);
     agrees(&w, "5");
 }
+
+#[test]
+fn attributes_of_directories_leave_the_session_with_what_is_undone() {
+    let w = World::new();
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().expect("UTF-8");
+    let change = "setfattr -n user.a -v 1 . dir; chmod 700 dir; echo k > k; echo l > dir/l";
+    let look = "getfattr -R -m user.a . | wc -c; stat -c %a dir; ls . dir";
+    let old = w.shell(look);
+    edit(&w, change);
+    w.quietly(&["apply", "-y"]);
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.quietly(&["run", "-s", "work", "--", "sh", "-ec", look]), old);
+    agrees(&w, "0");
+    w.quietly(&["mount", "-s", "work", mnt]);
+    w.shell(&format!("cd ../../mnt; {change}"));
+    w.quietly(&["apply", "-y"]);
+    // In a directory of the session something stays.
+    w.shell("cd ../../mnt; echo more > dir/more");
+    w.quietly(&["undo", "-y"]);
+    w.shell("cd ../../mnt; rm dir/more");
+    assert_eq!(w.shell(&format!("cd ../../mnt; {look}")), old);
+    agrees(&w, "0");
+    w.quietly(&["umount", "work"]);
+    agrees(&w, "0");
+}
+
+#[test]
+fn directories_that_the_session_still_changes_are_not_undone() {
+    let w = World::new();
+    edit(&w, "mkdir n; echo k > n/k; echo l > n/l; mv dir moved; echo 2 >> moved/b.txt; echo 3 > moved/c");
+    w.quietly(&["apply", "-y", "n/k"]);
+    let (code, said) = says(&w, &["undo", "-y"]);
+    assert!(code == 1 && said.contains("n goes with it") && said.contains("first: n/l"), "{said}");
+    assert_eq!(says(&w, &["undo", "-n"]).0, 1);
+    agrees(&w, "4");
+    w.quietly(&["apply", "-y", "n/l"]);
+    w.quietly(&["undo", "-y"]);
+    w.quietly(&["undo", "-y"]);
+    w.quietly(&["apply", "-y", "moved/b.txt"]);
+    let (code, said) = says(&w, &["undo", "-y"]);
+    assert!(code == 1 && said.contains("moved goes with it") && said.contains("first: moved/c"), "{said}");
+    assert_eq!(w.shell("ls; cat moved/b.txt"), "a.txt\ngone.txt\nmoved\nb\n2\n");
+    w.quietly(&["discard", "-y", "moved/c"]);
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.shell("ls; cat dir/b.txt"), "a.txt\ndir\ngone.txt\nb\n");
+    agrees(&w, "0");
+}
+
+#[test]
+fn what_is_left_of_a_file_is_a_change_of_the_one_that_came_back() {
+    let w = World::new();
+    w.shell("seq 9 > a.txt");
+    edit(&w, "sed -i 's/1/one/; s/9/nine/' a.txt");
+    w.quietly(&["review", "--hunk", "a.txt:2"]);
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.shell("cat a.txt"), w.shell("seq 9"));
+    agrees(&w, "1");
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(w.shell("cat a.txt"), w.shell("seq 9 | sed 's/1/one/; s/9/nine/'"));
+}
