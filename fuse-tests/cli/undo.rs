@@ -125,3 +125,16 @@ fn what_is_left_of_a_file_is_a_change_of_the_one_that_came_back() {
     w.quietly(&["apply", "-y"]);
     assert_eq!(w.shell("cat a.txt"), w.shell("seq 9 | sed 's/1/one/; s/9/nine/'"));
 }
+
+#[test]
+fn a_side_that_cannot_win_is_not_offered_again() {
+    let w = World::new();
+    edit(&w, "echo 2 >> dir/b.txt");
+    w.shell("rm -r dir");
+    let (code, said) = says(&w, &["apply", "-y", "--take", "session"]);
+    assert_eq!(code, 3);
+    assert!(said.contains("only --take real solves this") && said.contains("--take real:PATH"), "{said}");
+    assert!(!said.contains("choose a side"), "{said}");
+    w.quietly(&["apply", "-y", "--take", "real"]);
+    assert_eq!(w.quietly(&["changes"]), "");
+}
