@@ -11,4 +11,5 @@ mod refusals;
 mod review;
 mod running;
 mod trust;
+mod undo;
 mod world;

@@ -209,7 +209,8 @@ pub(super) fn root_dirs(session: &Session) -> Result<Vec<RootDirs>> {
 }
 
 /// Repairs what a server that died left of a session whose lock is ours, and folds its journal. The sentences say what
-/// was repaired.
+/// was repaired. For that it reads what programs made of mode 000 like anything else, also in a process that is to be
+/// the next server, but is none yet.
 ///
 /// # Errors
 /// When something cannot be repaired or read.
@@ -218,6 +219,7 @@ pub(super) fn settle_down(
     lock: &Lock,
     roots: &[RootDirs],
 ) -> Result<(Folded, Vec<String>)> {
+    let _rights = Rights::new();
     let mut said = session::recover(session, lock)?;
     recover_resting(session, roots, &mut said)?;
     let folded = reconcile(session, roots, &mut said)?;
@@ -267,6 +269,7 @@ fn recover_live(session: &Session, client: &mut Client, roots: &[RootDirs]) -> R
 /// # Errors
 /// As [`settle_down`].
 pub(super) fn count_changes(session: &mut Session, lock: &Lock) -> Result<usize> {
+    let _rights = Rights::new();
     let roots = root_dirs(session)?;
     let (folded, said) = settle_down(session, lock, &roots)?;
     output::notes(&said);

@@ -62,11 +62,13 @@ pub(super) struct Taken {
     pub(super) real: Vec<(u16, RelPath)>,
     /// Conflicts that nothing was chosen for, or whose session's side cannot win.
     pub(super) left: Vec<Conflict>,
+    /// Those of them whose session's side was chosen and cannot win.
+    pub(super) only_real: Vec<(u16, RelPath)>,
 }
 
 /// Chooses; of several sides that name a path, the last one counts.
 pub(super) fn choose(conflicts: Vec<Conflict>, sides: &[Side], set: &[Settled]) -> Taken {
-    let mut taken = Taken { real: Vec::new(), left: Vec::new() };
+    let mut taken = Taken { real: Vec::new(), left: Vec::new(), only_real: Vec::new() };
     for c in conflicts {
         let names = |side: &&Side| {
             let beneath = |(root, path): &(u16, RelPath)| *root == c.root && c.path.starts_with(path);
@@ -78,7 +80,11 @@ pub(super) fn choose(conflicts: Vec<Conflict>, sides: &[Side], set: &[Settled]) 
         match side {
             Some(false) => taken.real.push((c.root, c.path)),
             Some(true) if can_win => {}
-            _ => taken.left.push(c),
+            Some(true) => {
+                taken.only_real.push((c.root, c.path.clone()));
+                taken.left.push(c);
+            }
+            None => taken.left.push(c),
         }
     }
     taken

@@ -4,6 +4,7 @@
 //! at its *real path* in the real tree, which differs beneath a renamed directory. Everything is resolved beneath the
 //! directory descriptors of a [`RootDirs`]; no symlink is ever followed.
 
+mod aftermath;
 pub mod apply;
 mod attrs;
 pub mod conflict;
@@ -32,8 +33,10 @@ pub mod settle;
 mod token;
 mod transaction;
 mod undo;
+mod unlocked;
 mod vault;
 
+pub use aftermath::Aftermath;
 pub use apply::{Perms, Policy, Progress, Report, apply, apply_with};
 pub use conflict::{Conflict, Why, check};
 pub use diff::{Options, render, stat};

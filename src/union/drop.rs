@@ -1,6 +1,6 @@
 //! A change leaves the session while it is in use: it was applied to the real tree, or discarded.
 
-use super::copy_up::{forced, mark_at, marks_of, open_forced};
+use super::copy_up::{copy_meta, forced, mark_at, marks_of, open_forced};
 use super::lookup::{Seen, open_deep};
 use super::node::{Ident, LowerDir, Node};
 use super::record::Note;
@@ -10,7 +10,7 @@ use crate::base::{Attr, BaseId, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::{Op, Record};
 use crate::layer::{self, Found, LayerKind, index_name};
 use crate::sys::{data, dir as sysdir, file, xattr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Largest real file whose bytes are kept for a later merge.
@@ -47,6 +47,11 @@ impl Union {
             let _tree = self.tree.write();
             self.leave_locked(change, &mut stale)?
         };
+        if let (Some(notify), true) = (self.notify(), change.path.is_root())
+            && let Some(root) = self.roots.get(usize::from(change.root))
+        {
+            notify.inode(root.node.id);
+        }
         self.tell_stale(stale);
         Ok(left)
     }
@@ -118,13 +123,13 @@ impl Union {
 
     fn leave_locked(&self, change: &Leave, stale: &mut Stale) -> Sys<bool> {
         let root = self.roots.get(usize::from(change.root)).ok_or(Errno::EINVAL)?;
-        if !self.leave_at(root, &change.path, change.seen, stale)? {
+        if !self.leave_at(root, &change.path, change.op, change.seen, stale)? {
             return Ok(false);
         }
         if let Some(from) = &change.from
             && matches!(self.upper_at(root, from)?, Some((_, Found::Whiteout(_))))
         {
-            self.leave_at(root, from, None, stale)?;
+            self.leave_at(root, from, change.op, None, stale)?;
         }
         let note = Note::new(change.op, change.root, change.path.clone(), Kind::File);
         self.record(&Caller::default(), note);
@@ -161,7 +166,7 @@ impl Union {
     }
 
     /// What the upper has at `path`, and the directory that holds it.
-    fn upper_at(&self, root: &Root, path: &RelPath) -> Sys<Option<(std::os::fd::OwnedFd, Found)>> {
+    fn upper_at(&self, root: &Root, path: &RelPath) -> Sys<Option<(OwnedFd, Found)>> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::EINVAL);
         };
@@ -180,6 +185,7 @@ impl Union {
         &self,
         root: &Root,
         path: &RelPath,
+        op: Op,
         seen: Option<(u64, Time)>,
         stale: &mut Stale,
     ) -> Sys<bool> {
@@ -187,8 +193,8 @@ impl Union {
             // The root's own mode and xattrs: the real directory has them now, or has them again.
             let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
             let lower = root.lowers.first().ok_or(Errno::EIO)?.dir.as_fd();
-            let (upper, now) = (writable.upper.as_fd(), file::stat(lower)?);
-            super::copy_up::copy_meta(lower, upper, &now, |_| Ok(()))?;
+            let upper = writable.upper.as_fd();
+            let now = like_real(lower, upper)?;
             // What it is a change of from now on.
             if let Some(origin) = layer::read_origin(upper)? {
                 let origin = layer::Origin { base: BaseId::of(&now), ..origin };
@@ -220,7 +226,7 @@ impl Union {
         };
         if let Some(attr) = object {
             if attr.kind == Kind::Dir {
-                self.leave_dir(root, dir.as_fd(), &name, path, node.as_ref())?;
+                self.leave_dir(root, dir.as_fd(), &name, (path, op), node.as_ref())?;
             } else {
                 let known = parent.as_ref().zip(node.as_ref());
                 self.leave_file(root, dir.as_fd(), &name, &attr, known, stale)?;
@@ -291,7 +297,7 @@ impl Union {
         root: &Root,
         dir: BorrowedFd<'_>,
         name: &Name,
-        path: &RelPath,
+        (path, op): (&RelPath, Op),
         node: Option<&Arc<Node>>,
     ) -> Sys<()> {
         let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
@@ -314,7 +320,39 @@ impl Union {
                 link.upper = !empty;
             }
         }
-        self.remerge(root, path)
+        self.remerge(root, path)?;
+        // What was applied is like the real one already, unless somebody has just changed it again.
+        if empty || op == Op::Applied {
+            return Ok(());
+        }
+        match node {
+            Some(node) if node.place.read().lowers.is_empty() => Ok(()),
+            Some(node) => like_real(self.lower_dir(node, 0)?.as_fd(), handle.as_fd()).map(drop),
+            None => match self.lower_of(root, path)? {
+                Some(lower) => like_real(lower.as_fd(), handle.as_fd()).map(drop),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// The real directory that is merged with the upper directory `path`, which has no node.
+    fn lower_of(&self, root: &Root, path: &RelPath) -> Sys<Option<OwnedFd>> {
+        let upper = &root.writable.as_ref().ok_or(Errno::EROFS)?.upper;
+        let Some(lower) = root.lowers.first() else { return Ok(None) };
+        let (mut at, mut real) = (RelPath::root(), RelPath::root());
+        for name in path.components() {
+            at = at.join(name);
+            let dir = open_deep(upper.as_fd(), &at)?;
+            if layer::is_opaque(dir.as_fd())? {
+                return Ok(None);
+            }
+            real = layer::read_redirect(dir.as_fd(), &real)?.unwrap_or_else(|| real.join(name));
+        }
+        match open_deep(lower.dir.as_fd(), &real) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Finds anew what shows through the known directories at and below `path`, from the top.
@@ -366,13 +404,22 @@ impl Union {
         }
         let in_upper = matches!(seen, Seen::Upper(_));
         let (_, top) = self.merge_lowers(dir, name.as_bytes(), in_upper).ok()?;
-        let named = |attr: &Attr| {
-            let node = self.nodes.find(&Ident::of(dir.root, attr));
-            node.filter(|node| node.place.read().has(dir.id, name))
-        };
-        // A directory that the session made, and the real tree by now: it is known by what it was.
-        top.as_ref().and_then(named).or_else(|| named(&attr))
+        self.nodes.find(&Ident::of(dir.root, top.as_ref().unwrap_or(&attr)))
     }
+}
+
+/// Gives the upper directory `to` the attributes of the real one, and returns these.
+fn like_real(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Sys<Attr> {
+    let now = file::stat(from)?;
+    // Without write permission not even its owner may set xattrs (xattr(7)).
+    file::chmod_fd(to, now.perm | 0o200)?;
+    for name in xattr::list(to)?.into_iter().filter(|n| n.starts_with(b"user.") && !layer::is_private(n)) {
+        if xattr::get(from, &name)?.is_none() {
+            xattr::remove(to, &name)?;
+        }
+    }
+    copy_meta(from, to, &now, |_| Ok(()))?;
+    Ok(now)
 }
 
 /// The name that the object `name` of an upper directory would have in the index: it was copied up from one with
