@@ -7,7 +7,9 @@
 mod crash;
 mod input;
 mod mounted;
+mod refusals;
 mod review;
 mod running;
 mod trust;
+mod undo;
 mod world;

@@ -74,3 +74,51 @@ fn a_mount_point_must_be_empty_and_apart_from_the_roots() {
     assert_eq!(w.quietly(&["ls"]), "", "a refused mount left a session");
     same_as_before!(w);
 }
+
+/// What a session in use made anew leaves change by change: the rest stays as it is, also in the kernel's caches.
+#[test]
+fn a_change_in_a_replaced_directory_leaves_alone() {
+    for (leave, theirs) in [("apply", "new\n"), ("discard", "precious\n")] {
+        let w = World::new();
+        w.mkdir("home/project/p");
+        w.write("home/project/p/a", "precious\n");
+        w.write("home/project/p/b", "b\n");
+        w.quietly(&["mount", "-s", "live", w.at("mnt").to_str().unwrap()]);
+        w.shell("cd ../../mnt; rm -r p; mkdir p; echo new > p/a; ls -l p; ! cat p/b");
+        w.quietly(&[leave, "-y", "p/a"]);
+        assert_eq!(w.shell("cat ../../mnt/p/a; ls ../../mnt/p"), format!("{theirs}a\n"), "{leave}");
+        assert_eq!(w.read("home/project/p/a"), theirs, "{leave}");
+        let files = || {
+            let all = w.quietly(&["changes"]);
+            all.lines().filter(|l| !l.ends_with('/')).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(files(), "D p/b", "{leave}");
+        w.quietly(&["verify"]);
+        // What is left is a deletion alone, which leaves as well.
+        w.quietly(&["discard", "-y", "p/b"]);
+        assert_eq!(files(), "", "{leave}");
+        assert_eq!(w.shell("cat ../../mnt/p/b"), "b\n", "{leave}");
+        w.quietly(&["verify"]);
+        w.quietly(&["umount", "live"]);
+        w.quietly(&["apply", "-y"]);
+        assert_eq!(w.read("home/project/p/b"), "b\n", "{leave}");
+    }
+}
+
+/// The same of a session at rest.
+#[test]
+fn a_change_in_a_replaced_directory_leaves_alone_at_rest() {
+    for (leave, path) in [("apply", "p/a"), ("discard", "p/n")] {
+        let w = World::new();
+        w.mkdir("home/project/p");
+        w.write("home/project/p/a", "old\n");
+        w.write("home/project/p/b", "old\n");
+        w.quietly(&["run", "-s", "rest", "--", "sh", "-c", "rm -r p; mkdir p; echo 1 > p/a; echo 2 > p/n"]);
+        w.quietly(&[leave, "-y", path]);
+        assert!(w.quietly(&["changes"]).lines().any(|l| l == "D p/b"), "{leave}");
+        w.quietly(&["verify"]);
+        w.quietly(&["apply", "-y"]);
+        let there = if leave == "apply" { "a\nn\n" } else { "a\n" };
+        assert_eq!(w.shell("ls p"), there, "{leave}");
+    }
+}

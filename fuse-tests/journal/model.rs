@@ -358,7 +358,7 @@ proptest! {
     /// Records in no sensible order, also those of recovery and apply: the fold neither panics nor hangs.
     #[test]
     fn any_records_fold(
-        records in proptest::collection::vec((1u8..=18, "[abc](/[abc]){0,3}", "[abc](/[abc]){0,3}", 1u8..4, any::<(bool, bool, bool)>()), 0..80),
+        records in proptest::collection::vec((1u8..=20, "[abc](/[abc]){0,3}", "[abc](/[abc]){0,3}", 1u8..4, any::<(bool, bool, bool)>()), 0..80),
     ) {
         let entries = records.into_iter().zip(1u64..).map(|((op, at, to, kind, (two, b1, b2)), seq)| {
             let (op, kind) = (Op::from_u8(op).unwrap(), Kind::from_u8(kind).unwrap());

@@ -1,7 +1,8 @@
 //! What small runs of operations amount to. One line per operation, one per expected change.
 //!
 //! Operations: `create f`, `mkdir d`, `symlink s`, `link new old`, `unlink f`, `rmdir d`, `mv a b`, `mvdir a b`, `swap a b`,
-//! `write f`, `attr f`, `applied f`, `discarded f`, `found f [from]`, `founddir d [from]`, `gone f`, `same f`. A `*` after a path says that it was an
+//! `write f`, `attr f`, `applied f`, `discarded f`, `found f [from]`, `founddir d [from]`, `gone f`, `same f`, `merged d`,
+//! `hidden f`. A `*` after a path says that it was an
 //! untouched lower object until then: its base is `base(kind, ino)` with the sum of the bytes of its lower path as inode.
 //! Changes: `A f`, `M f`, `D f`, `R b<a`, `T f`, `P f`, with `+c`/`+m` for content and attributes where it is `R` or `P`, `o` for opaque,
 //! `@a` for the base of the lower `a`, and `!t` for a replaced base of the lower `t`.
@@ -35,6 +36,8 @@ fn parse(line: &str) -> Record {
         "founddir" => (Op::FoundPresent, Kind::Dir),
         "gone" => (Op::FoundGone, Kind::File),
         "same" => (Op::FoundSame, Kind::File),
+        "merged" => (Op::Merged, Kind::Dir),
+        "hidden" => (Op::Hidden, Kind::File),
         other => panic!("{other}"),
     };
     let lower = |word: Option<&&str>| -> Option<BaseId> {
@@ -206,6 +209,21 @@ fn applied_and_discarded() {
         ("mvdir d* e; mkdir d; create d/f; discarded d/f; discarded d", "R e<d@d"),
         ("mkdir d; create d/f; discarded d; discarded d/f", ""),
         ("mkdir d; create d/f; discarded d/f; discarded d", ""),
+        (
+            "rmdir d*; mkdir d; create d/f; create d/g; merged d; hidden d/e*; hidden d/f*",
+            "P d@d; D d/e@d/e; M d/f@d/f; A d/g",
+        ),
+        (
+            "rmdir d*; mkdir d; create d/f; merged d; hidden d/e*; hidden d/f*; applied d/f",
+            "P d@d; D d/e@d/e",
+        ),
+        (
+            "rmdir d*; mkdir d; create d/f; merged d; hidden d/e*; hidden d/f*; discarded d/e",
+            "P d@d; M d/f@d/f",
+        ),
+        ("mv d/e* x; rmdir d*; mkdir d; merged d; hidden d/e*", "P d@d; R x<d/e@d/e"),
+        ("mv d/e* x; rmdir d*; mkdir d; merged d; hidden d/e*; discarded x", "P d@d"),
+        ("mv d/f* g; rmdir d*; mkdir d; mv g d/f; merged d; hidden d/f*", "P d@d"),
         ("unlink d/f*; rmdir d*; mkdir d; create d/g; applied d", "A d/g"),
         ("dattr d*; write d/f*; applied d", "M d/f@d/f"),
         ("applied nothing; discarded d/nothing", ""),

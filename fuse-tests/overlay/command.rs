@@ -39,6 +39,17 @@ fn mistakes() {
     }
     let out = bench.overlay(&["-o", "lowerdir=l1"]);
     assert_eq!(out.status.code(), Some(2));
+    // Told before anything is made in one of them.
+    bench.shell("mkdir u/w w/u; ln -s u/w link");
+    for (upper, work) in [("u", "u"), ("u", "u/w"), ("w/u", "w"), ("u", "link"), ("u", "./u/../u")] {
+        let out = bench.overlay(&["-o", &format!("lowerdir=l1,upperdir={upper},workdir={work}"), "m"]);
+        let want = format!(
+            "upperdir {upper} and workdir {work} are not apart\nhint: give an empty directory beside"
+        );
+        assert!(text(&out.stderr).contains(&want), "{}", text(&out.stderr));
+        assert_eq!(out.status.code(), Some(2), "{upper} {work}");
+    }
+    assert_eq!(bench.shell("ls -A u w u/w w/u"), "u:\nw\n\nu/w:\n\nw:\nu\n\nw/u:\n");
 }
 
 fn drop_in() {

@@ -218,6 +218,22 @@ impl World {
     }
 }
 
+/// Directories that may not be written to could not be removed otherwise.
+impl Drop for World {
+    fn drop(&mut self) {
+        let writable = |m: &fs::Metadata| m.mode() & 0o200 != 0;
+        for entry in walkdir::WalkDir::new(self.dir.path()).into_iter().flatten() {
+            if let Ok(meta) = entry.metadata()
+                && meta.is_dir()
+                && !writable(&meta)
+                && let Err(e) = fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o700))
+            {
+                eprintln!("{} stays: {e}", entry.path().display());
+            }
+        }
+    }
+}
+
 fn make(full: &Path, path: &str, content: &str) {
     if path.ends_with('/') {
         fs::create_dir_all(full).unwrap();

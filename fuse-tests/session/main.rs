@@ -65,6 +65,8 @@ fn main() -> ExitCode {
         policy::rules_hold_in_roots_through_the_binary,
         policy::rules_hold_outside_of_roots,
         policy::a_projects_file_tightens_only,
+        policy::a_projects_file_that_is_none_is_refused_at_once,
+        policy::rules_that_cannot_hold_are_refused_before_a_session_is_there,
         policy::secrets_of_the_environment_are_dropped,
         policy::reserved_roots_are_refused_to_others,
         policy::overlapping_changes_are_told,

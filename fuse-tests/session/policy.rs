@@ -1,6 +1,6 @@
 //! What a sandbox sees and inherits, which roots are reserved, and the ways out that are closed.
 
-use crate::world::World;
+use crate::world::{World, said};
 
 pub fn secrets_are_hidden_by_default() {
     let w = World::new();
@@ -143,6 +143,90 @@ pub fn a_projects_file_tightens_only() {
     w.write("home/project/.sbx-fuse.toml", "[policy]\nhide = [\n 'a',\n 'b[']\n");
     let err = w.fails(125, &["run", "--rm", "true"]);
     assert!(err.contains("line 4: 'b['"), "{err}");
+}
+
+pub fn rules_that_cannot_hold_are_refused_before_a_session_is_there() {
+    let w = World::new();
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().unwrap();
+    for (rule, why) in [
+        (["--hide", "bad["], "is no pattern"),
+        (["--deny", "../x/{"], "is no pattern"),
+        (["--read-only", ""], "names no path"),
+        (["--hide", ""], "names no path"),
+        (["--deny", "."], "is a root and cannot be hidden or denied"),
+        (["--deny", "/"], "/ as a whole cannot be"),
+        (["--read-only", "//"], "/ as a whole cannot be"),
+        (["--show", "~/nothing"], "that --show could show"),
+        (["--memory", "1"], "no program can run in 1B of memory"),
+    ] {
+        for (code, args) in [
+            (2, [&["new"][..], &rule, &["h"]].concat()),
+            (125, [&["run", "-s", "h"][..], &rule, &["--", "true"]].concat()),
+            (2, [&["mount", "-s", "h"][..], &rule, &[mnt]].concat()),
+        ] {
+            let err = w.fails(code, &args);
+            assert!(err.contains(why) && err.contains("hint: "), "{args:?}: {err}");
+            assert_eq!(w.ok(&["ls"]), "", "{args:?} left a session");
+        }
+    }
+    // One that was there before stays, and keeps what it was allowed.
+    w.ok(&["new", "h", "--hide", "x*", "--deny", "~/k", "--read-only", "dir", "--show", "~/.aws"]);
+    let before = w.json(&["show", "h", "--json"])["policy"].clone();
+    let project = w.at("home/project").canonicalize().unwrap();
+    let project = project.to_str().unwrap();
+    assert_eq!(before["hide"][0], format!("{project}/x*"));
+    assert_eq!((&before["deny"][0], &before["show"][0]), (&"~/k".into(), &"~/.aws".into()));
+    w.fails(125, &["run", "-s", "h", "--deny", ".", "--", "true"]);
+    assert_eq!(w.json(&["show", "h", "--json"])["policy"], before);
+    let text = w.ok(&["show", "h"]);
+    let rule = |word: &str, what: &str| format!("{word:<9}  {what}\n");
+    for line in [rule("hidden", &format!("{project}/x*")), rule("denied", "~/k"), rule("shown", "~/.aws")] {
+        assert!(text.contains(&line), "{line}{text}");
+    }
+    w.ok(&["exec", "h", "--", "true"]);
+    w.ok(&["run", "--rm", "--memory", "16M", "--", "true"]);
+}
+
+/// Whoever made the tree chose what lies in it under our name.
+pub fn a_projects_file_that_is_none_is_refused_at_once() {
+    let w = World::new();
+    let at = w.at("home/project/.sbx-fuse.toml");
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().unwrap();
+    let refused = |why: &str| {
+        for (code, args) in [
+            (125, &["run", "--rm", "true"][..]),
+            (2, &["mount", "--root", ".", mnt]),
+            (125, &["exec", "s", "true"]),
+            (2, &["show", "s"]),
+        ] {
+            // Before this was checked it took all memory, or for ever.
+            let script = "ulimit -v 4000000; exec timeout 60 \"$@\"";
+            let mut bounded = std::process::Command::new("sh");
+            let plain = w.sbx(args);
+            bounded.args(["-c", script, "-"]).arg(plain.get_program()).args(plain.get_args());
+            bounded.current_dir(w.at("home/project")).env_clear();
+            bounded.envs(plain.get_envs().filter_map(|(k, v)| Some((k, v?))));
+            let (got, out, err) = said(&bounded.output().unwrap());
+            assert!(got == code && err.contains(why) && err.contains("hint: "), "{args:?} {got}: {out}{err}");
+        }
+    };
+    w.ok(&["new", "s"]);
+    nix::unistd::mkfifo(&at, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    refused(".sbx-fuse.toml: it is a fifo, not a regular file");
+    std::fs::remove_file(&at).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &at).unwrap();
+    refused(".sbx-fuse.toml: it is a character device, not a regular file");
+    std::fs::remove_file(&at).unwrap();
+    std::fs::File::create(&at).unwrap().set_len(1 << 40).unwrap();
+    refused(".sbx-fuse.toml: it is longer than 1024 KiB");
+    std::fs::remove_file(&at).unwrap();
+    std::fs::create_dir_all(w.at("home/.config/sbx-fuse/config.toml")).unwrap();
+    refused("config.toml: it is a directory, not a regular file");
+    let names: Vec<_> =
+        w.json(&["ls", "--json"]).as_array().unwrap().iter().map(|r| r["name"].clone()).collect();
+    assert_eq!(names, ["s"], "a refused command left a session");
 }
 
 pub fn secrets_of_the_environment_are_dropped() {

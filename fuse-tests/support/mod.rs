@@ -16,37 +16,64 @@ pub fn as_unprivileged(product: &str) -> Option<ExitCode> {
     if !nix::unistd::geteuid().is_root() {
         return None;
     }
+    let user = account();
+    // The checkout may lie where others cannot look: the binaries go where they can.
+    let bin = readable_dir();
+    let product = copy_to(Path::new(product), bin.path());
+    let mut command = ourselves(&user, bin.path());
+    command.args(std::env::args_os().skip(1)).env("SBX_FUSE_BIN", product);
+    share_toolchain(&mut command);
+    let status = command.status().expect("setpriv runs");
+    Some(ExitCode::from(status.code().unwrap_or(101) as u8))
+}
+
+/// Started by root: runs the one test `name` of this binary as [`USER`], and is true when it passed. Started by anybody
+/// else: `None`, go on.
+pub fn test_as_unprivileged(name: &str) -> Option<bool> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    let bin = readable_dir();
+    let status = ourselves(&account(), bin.path()).args(["--exact", name, "--nocapture"]).status();
+    Some(status.expect("setpriv runs").success())
+}
+
+/// Prepares the machine for [`USER`], who is made if need be.
+fn account() -> nix::unistd::User {
     std::fs::set_permissions("/dev/fuse", std::fs::Permissions::from_mode(0o666))
         .expect("/dev/fuse can be opened up");
     let user = nix::unistd::User::from_name(USER).expect("the account database can be read");
-    let user = user.unwrap_or_else(|| {
+    user.unwrap_or_else(|| {
         let made = Command::new("useradd").args(["--create-home", "--shell", "/bin/bash", USER]).status();
         assert!(made.expect("useradd runs").success(), "the account {USER} cannot be made");
         nix::unistd::User::from_name(USER).expect("readable").expect("the account was just made")
-    });
-    // The checkout may lie where others cannot look: the binaries go where they can.
-    let bin = tempfile::Builder::new().prefix("sbx-fuse-bin").tempdir().expect("a temporary directory");
-    std::fs::set_permissions(bin.path(), std::fs::Permissions::from_mode(0o755))
+    })
+}
+
+/// A directory that everybody may look into.
+fn readable_dir() -> tempfile::TempDir {
+    let dir = tempfile::Builder::new().prefix("sbx-fuse-bin").tempdir().expect("a temporary directory");
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))
         .expect("permissions can be set");
-    let own = copy_to(&std::env::current_exe().expect("our own path"), bin.path());
-    let product = copy_to(Path::new(product), bin.path());
+    dir
+}
+
+/// This test binary, copied to `bin`, to be run as `user`.
+fn ourselves(user: &nix::unistd::User, bin: &Path) -> Command {
+    let own = copy_to(&std::env::current_exe().expect("our own path"), bin);
     let mut command = Command::new("setpriv");
     command
         .arg(format!("--reuid={}", user.uid))
         .arg(format!("--regid={}", user.gid))
         .args(["--init-groups", "--"])
         .arg(own)
-        .args(std::env::args_os().skip(1))
-        .env("SBX_FUSE_BIN", product)
         .env("HOME", &user.dir)
         .env("USER", USER)
         .env("LOGNAME", USER)
         .env_remove("XDG_RUNTIME_DIR")
         .env_remove("XDG_STATE_HOME")
         .current_dir("/");
-    share_toolchain(&mut command);
-    let status = command.status().expect("setpriv runs");
-    Some(ExitCode::from(status.code().unwrap_or(101) as u8))
+    command
 }
 
 fn copy_to(from: &Path, dir: &Path) -> PathBuf {

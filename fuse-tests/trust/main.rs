@@ -6,6 +6,9 @@
 
 mod cells;
 mod escapes;
+mod modes;
+#[path = "../support/mod.rs"]
+mod support;
 mod sweep;
 mod undoing;
 #[allow(dead_code)]

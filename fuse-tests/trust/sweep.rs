@@ -268,8 +268,8 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(kept: Kept) -> Option<Stage> {
-        let w = full();
+    fn new(make: fn() -> World, kept: Kept) -> Option<Stage> {
+        let w = make();
         let far = if kept == Kept::Far { Some(far()?) } else { None };
         let old = picture(&w.real(""), true);
         let set = w.scan();
@@ -306,8 +306,8 @@ impl Stage {
     }
 }
 
-fn new_tree() -> (Vec<String>, usize) {
-    let stage = Stage::new(Kept::Near).unwrap();
+fn new_tree(make: fn() -> World) -> (Vec<String>, usize) {
+    let stage = Stage::new(make, Kept::Near).unwrap();
     let mut count = At::counts();
     assert!(stage.act(What::Apply, &mut count));
     assert_eq!(stage.w.changes(), [""; 0]);
@@ -318,12 +318,16 @@ fn new_tree() -> (Vec<String>, usize) {
 /// An error before any step: the tree is as it was, down to the times of directories, and nothing is kept.
 #[test]
 fn an_error_anywhere_takes_everything_back() {
-    let (new, count) = new_tree();
-    assert!(count > 100, "{count}");
+    assert!(fails_anywhere(full) > 100);
+}
+
+/// Applies the changes of worlds like this with an error at every step, and returns how many there are.
+pub fn fails_anywhere(make: fn() -> World) -> usize {
+    let (new, count) = new_tree(make);
     let near = ERRORS.map(|error| (Kept::Near, 0, 1, error));
     for (kept, from, by, error) in near.into_iter().chain([(Kept::Far, 1, 4, Errno::EIO)]) {
         for end in (from..).step_by(by) {
-            let Some(stage) = Stage::new(kept) else { break };
+            let Some(stage) = Stage::new(make, kept) else { break };
             let mut at = At::fails(end, error);
             let context = format!("{error:?} at {end}, {kept:?}");
             if stage.act(What::Apply, &mut at) {
@@ -340,16 +344,24 @@ fn an_error_anywhere_takes_everything_back() {
             }
         }
     }
+    count
 }
 
 /// A death before any step, and the next command: all old or all new. It dies again at times while it recovers.
 #[test]
 fn a_death_anywhere_is_finished_or_taken_back() {
-    let (new, _) = new_tree();
+    let (olds, news) = dies_anywhere(full);
+    assert!(olds > 100 && news > 20, "{olds} {news}");
+}
+
+/// Applies the changes of worlds like this with a death at every step; returns how many left the old and how many the
+/// new tree.
+pub fn dies_anywhere(make: fn() -> World) -> (usize, usize) {
+    let (new, _) = new_tree(make);
     let (mut olds, mut news) = (0, 0);
     for (kept, from, by) in [(Kept::Near, 0, 1), (Kept::Far, 1, 4)] {
         for end in (from..).step_by(by) {
-            let Some(stage) = Stage::new(kept) else { break };
+            let Some(stage) = Stage::new(make, kept) else { break };
             let died = die(What::Apply, &stage.w, &stage.kept(), end);
             let context = format!("death at {end}, {kept:?}");
             let told = end % 3 != 0;
@@ -384,12 +396,17 @@ fn a_death_anywhere_is_finished_or_taken_back() {
             }
         }
     }
-    assert!(olds > 100 && news > 20, "{olds} {news}");
+    (olds, news)
 }
 
 /// The same for an undo: the applied tree, or the one before.
 #[test]
 fn an_undo_fails_or_dies_anywhere() {
+    undo_fails_or_dies_anywhere(full);
+}
+
+/// Undoes the changes of worlds like this with an error or a death at every few steps.
+pub fn undo_fails_or_dies_anywhere(make: fn() -> World) {
     let sweeps = [
         (Kept::Near, false, 0, 2),
         (Kept::Near, true, 1, 2),
@@ -398,7 +415,7 @@ fn an_undo_fails_or_dies_anywhere() {
     ];
     for (kept, dies, from, by) in sweeps {
         for end in (from..).step_by(by) {
-            let Some(stage) = Stage::new(kept) else { break };
+            let Some(stage) = Stage::new(make, kept) else { break };
             assert!(stage.act(What::Apply, &mut NoFault));
             let applied = stage.now(true);
             let context = format!("undo ends at {end}, dies: {dies}, {kept:?}");

@@ -172,9 +172,8 @@ impl fmt::Display for RelPath {
 /// Shows bytes safely on a terminal: unchanged when they are plain UTF-8 without control characters, quotes or
 /// backslashes, else in double quotes with C escapes (the way git quotes paths). [`unquote`] is the inverse.
 pub fn quote(bytes: &[u8]) -> String {
-    let plain = std::str::from_utf8(bytes).is_ok_and(|s| {
-        !s.is_empty() && !s.chars().any(|c| c.is_control() || c == '"' || c == '\\' || is_bidi_control(c))
-    });
+    let plain = std::str::from_utf8(bytes)
+        .is_ok_and(|s| !s.is_empty() && !s.chars().any(|c| c == '"' || c == '\\' || acts_on_terminal(c)));
     if plain {
         return std::str::from_utf8(bytes).unwrap_or_default().to_owned();
     }
@@ -188,9 +187,7 @@ pub fn quote(bytes: &[u8]) -> String {
                 '\n' => out.push_str("\\n"),
                 '\t' => out.push_str("\\t"),
                 '\r' => out.push_str("\\r"),
-                c if c.is_control() || is_bidi_control(c) => {
-                    push_octal(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes())
-                }
+                c if acts_on_terminal(c) => push_octal(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes()),
                 c => out.push(c),
             }
         }
@@ -208,8 +205,10 @@ fn push_octal(out: &mut String, bytes: &[u8]) {
     }
 }
 
-fn is_bidi_control(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Whether a terminal does something with `c` other than to show it: control characters, and those that turn the
+/// direction of text.
+pub fn acts_on_terminal(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The bytes that [`quote`] showed; `None` when the text is not of its form.

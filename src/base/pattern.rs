@@ -10,6 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The directories that every sandbox has of its own, empty at first, unless they lie in a root.
+pub const PRIVATE_TEMPS: [&str; 2] = ["/tmp", "/var/tmp"];
+
 /// What a rule does to the paths it matches; the later ones are stricter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {

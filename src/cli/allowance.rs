@@ -1,5 +1,6 @@
 //! What a session is allowed: its options on the command line, kept in the session, and the configuration's part.
 
+use super::paths;
 use crate::base::{Error, ErrorKind, Result, Rules};
 use crate::session::{Config, Cpus, PolicyConfig, Session, Size, Sources, from_command_line};
 use crate::union::Limits;
@@ -60,19 +61,28 @@ impl AllowanceArgs {
         [&self.hide, &self.deny, &self.read_only, &self.show]
     }
 
+    /// The rules that were given.
+    ///
+    /// # Errors
+    /// `Usage` for what is no pattern.
+    pub(super) fn policy(&self) -> Result<PolicyConfig> {
+        let cwd = paths::cwd()?;
+        let [hide, deny, read_only, show] = self
+            .policies()
+            .map(|texts| texts.iter().map(|t| from_command_line(t, &cwd)).collect::<Result<Vec<String>>>());
+        Ok(PolicyConfig { hide: hide?, deny: deny?, read_only: read_only?, show: show? })
+    }
+
     /// Keeps in the session what was given.
     ///
     /// # Errors
-    /// `Locked` when the session is in use: what it is allowed is settled when it starts. `Usage` for what is no pattern.
+    /// `Locked` when the session is in use: what it is allowed is settled when it starts. `Usage` for what cannot hold
+    /// in this session, of which nothing is kept then.
     pub(super) fn keep(&self, session: &mut Session) -> Result<()> {
         if !self.given() {
             return Ok(());
         }
-        let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
-        let [hide, deny, read_only, show] = self
-            .policies()
-            .map(|texts| texts.iter().map(|t| from_command_line(t, &cwd)).collect::<Result<Vec<String>>>());
-        let given = PolicyConfig { hide: hide?, deny: deny?, read_only: read_only?, show: show? };
+        let given = self.policy()?;
         let _lock = session.lock()?;
         let meta = &mut session.meta;
         meta.quota.bytes = self.quota_bytes.or(meta.quota.bytes);
@@ -81,6 +91,7 @@ impl AllowanceArgs {
         meta.limits.cpus = self.cpus.or(meta.limits.cpus);
         meta.limits.pids = self.pids.or(meta.limits.pids);
         meta.policy.add(given);
+        rules(session, &effective(session)?, false)?;
         session.save_meta()
     }
 }
@@ -88,18 +99,20 @@ impl AllowanceArgs {
 /// What holds for a session now: the configuration, what was kept with the session over it, and the projects' own files.
 ///
 /// # Errors
-/// `Usage` for a mistake in a file.
+/// `Usage` for a mistake in a file, and for limits with which nothing can run.
 pub(super) fn effective(session: &Session) -> Result<Config> {
     let roots: Vec<&Path> = session.meta.roots.iter().map(|r| r.path.as_path()).collect();
     let meta = &session.meta;
-    Config::load(&roots, |config| {
+    let config = Config::load(&roots, |config| {
         config.quota.bytes = meta.quota.bytes.or(config.quota.bytes);
         config.quota.inodes = meta.quota.inodes.or(config.quota.inodes);
         config.limits.memory = meta.limits.memory.or(config.limits.memory);
         config.limits.cpus = meta.limits.cpus.or(config.limits.cpus);
         config.limits.pids = meta.limits.pids.or(config.limits.pids);
         config.policy.add(meta.policy.clone());
-    })
+    })?;
+    config.limits.check()?;
+    Ok(config)
 }
 
 /// The quota as the union takes it.

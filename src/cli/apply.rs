@@ -5,6 +5,7 @@ use super::context::Opened;
 use super::output::{self, Out, bar, confirm};
 use super::overlaps::overlaps;
 use super::risk::{Noise, Reviewed};
+use super::take::Taken;
 use super::{Which, paths};
 use crate::base::{ErrorKind, RelPath, Result, What, quote};
 use crate::journal::Op;
@@ -88,7 +89,7 @@ pub(super) fn run(args: ApplyArgs) -> Result<u8> {
             return refuse_unseen(&opened.session, &later);
         }
     }
-    let sides = super::take::sides(&opened.session, &args.take)?;
+    let sides = super::take::sides(&opened.session, &args.take, &set)?;
     let mut conflicts = super::take::conflicts(&opened, &plan.changes)?;
     if args.merge && !args.dry_run && !conflicts.is_empty() {
         let moved = super::rebase::move_bases(&mut opened, &set, &conflicts, true)?;
@@ -103,7 +104,7 @@ pub(super) fn run(args: ApplyArgs) -> Result<u8> {
     }
     let taken = super::take::choose(conflicts, &sides, &plan.changes);
     if !taken.left.is_empty() {
-        return refuse(&opened.session, &taken.left);
+        return refuse(&opened.session, &taken);
     }
     if !taken.real.is_empty() {
         if args.dry_run {
@@ -187,17 +188,24 @@ fn refuse_unseen(session: &Session, later: &[(u16, RelPath)]) -> Result<u8> {
     Ok(ErrorKind::Conflict.exit_code())
 }
 
-fn refuse(session: &Session, conflicts: &[Conflict]) -> Result<u8> {
+fn refuse(session: &Session, taken: &Taken) -> Result<u8> {
     let mut out = Out::new();
-    for c in conflicts {
+    for c in &taken.left {
         let path = quote(&paths::shown(session, c.root, &c.path));
-        out.line(&format!("conflict {path}: {}", c.why.sentence()))?;
+        let only_real = taken.only_real.contains(&(c.root, c.path.clone()));
+        let end = if only_real { "; only --take real solves this" } else { "" };
+        out.line(&format!("conflict {path}: {}{end}", c.why.sentence()))?;
     }
     out.flush()?;
-    let n = output::count(conflicts.len(), "conflict", "conflicts");
+    let n = output::count(taken.left.len(), "conflict", "conflicts");
+    let ways = if taken.only_real.len() == taken.left.len() {
+        "choose the real side of these with --take real:PATH"
+    } else {
+        "merge text with --merge, choose a side with --take"
+    };
     output::note(&format!(
         "{n}: the real files are not what session {} was based on; nothing was applied\nhint: apply other paths by \
-         name, merge text with --merge, choose a side with --take, or drop these changes: sbx-fuse discard -s {} PATH...",
+         name, {ways}, or drop these changes: sbx-fuse discard -s {} PATH...",
         session.name, session.name
     ));
     Ok(ErrorKind::Conflict.exit_code())

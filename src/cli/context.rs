@@ -2,11 +2,12 @@
 //! repaired.
 
 use super::reconcile::reconcile;
-use super::{Which, output};
-use crate::base::{ChangeSet, Error, ErrorKind, RelPath, Result, What};
+use super::state::put_back;
+use super::{Which, output, paths};
+use crate::base::{ChangeSet, Error, ErrorKind, RelPath, Result};
 use crate::journal::{self, Folded, Journal, Op, Record};
-use crate::review::{self, Dropper, RootDirs, Settled};
-use crate::session::{self, Client, Holder, Leaving, Lock, Role, Session, Store};
+use crate::review::{self, Dropper, Replaced, RootDirs, Settled};
+use crate::session::{self, Client, Holder, Leaving, Lock, Merging, Role, Session, Store};
 use crate::sys::owner::Rights;
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,7 @@ pub(super) fn select(which: &Which) -> Result<Session> {
     let session = match &which.session {
         Some(name) => store.get(name)?,
         None => {
-            let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+            let cwd = paths::cwd()?;
             store.find_default(&cwd)?
         }
     };
@@ -145,11 +146,12 @@ impl Opened {
         f: impl FnOnce(&[RootDirs], &mut dyn Dropper) -> Result<T>,
     ) -> Result<T> {
         let set = &self.folded.set;
+        let why = if op == Op::Applied { review::Leave::Applied } else { review::Leave::Discarded };
         if let Some(client) = &mut self.live {
-            return f(&self.roots, &mut Live { client, set, applied: op == Op::Applied });
+            let replaced = Replaced::new(set, why);
+            return f(&self.roots, &mut Live { client, roots: &self.roots, set, why, replaced });
         }
         let (journal, _) = Journal::open(&self.session.journal_dir())?;
-        let why = if op == Op::Applied { review::Leave::Applied } else { review::Leave::Discarded };
         let offline = review::Offline::new(&self.roots, set, why);
         let value = f(&self.roots, &mut Resting { offline, journal: &journal, set, op });
         journal.close().map_err(|e| Error::sys("close the journal", e))?;
@@ -195,7 +197,10 @@ pub(super) fn root_dirs(session: &Session) -> Result<Vec<RootDirs>> {
         .roots()
         .map(|r| {
             let mut dirs = RootDirs::open(r.lower_dir(), &r.upper_dir(), &r.work_dir(), r.meta().features)
-                .map_err(|e| e.context(format!("session {} cannot be used", session.name)))?;
+                .map_err(|e| {
+                    e.context(format!("session {} cannot be used", session.name))
+                        .hint(put_back(&session.name))
+                })?;
             dirs.root = u16::try_from(r.index()).unwrap_or(u16::MAX);
             dirs.kept = session.applied_dir();
             Ok(dirs)
@@ -204,7 +209,8 @@ pub(super) fn root_dirs(session: &Session) -> Result<Vec<RootDirs>> {
 }
 
 /// Repairs what a server that died left of a session whose lock is ours, and folds its journal. The sentences say what
-/// was repaired.
+/// was repaired. For that it reads what programs made of mode 000 like anything else, also in a process that is to be
+/// the next server, but is none yet.
 ///
 /// # Errors
 /// When something cannot be repaired or read.
@@ -213,6 +219,7 @@ pub(super) fn settle_down(
     lock: &Lock,
     roots: &[RootDirs],
 ) -> Result<(Folded, Vec<String>)> {
+    let _rights = Rights::new();
     let mut said = session::recover(session, lock)?;
     recover_resting(session, roots, &mut said)?;
     let folded = reconcile(session, roots, &mut said)?;
@@ -249,7 +256,8 @@ fn recover_live(session: &Session, client: &mut Client, roots: &[RootDirs]) -> R
     };
     if recovery.has_leavers() {
         let set = journal::fold_dir(&session.journal_dir())?.set;
-        let mut dropper = Live { client, set: &set, applied: true };
+        let why = review::Leave::Applied;
+        let mut dropper = Live { client, roots, set: &set, why, replaced: Replaced::new(&set, why) };
         recovery.drop_with(roots, &|root, path| has(&set, root, path), &mut dropper)?;
     }
     let named = |s: &String| format!("session {}: {s}", session.name);
@@ -261,26 +269,11 @@ fn recover_live(session: &Session, client: &mut Client, roots: &[RootDirs]) -> R
 /// # Errors
 /// As [`settle_down`].
 pub(super) fn count_changes(session: &mut Session, lock: &Lock) -> Result<usize> {
+    let _rights = Rights::new();
     let roots = root_dirs(session)?;
     let (folded, said) = settle_down(session, lock, &roots)?;
     output::notes(&said);
     Ok(review::settle(&roots, &folded.set)?.len())
-}
-
-/// Where the real path `real` shows in the merged view, were it not for its own change: beneath the nearest directory
-/// above it that was renamed.
-fn merged(set: &ChangeSet, root: u16, real: &RelPath) -> RelPath {
-    let mut dir = real.parent();
-    while let Some(at) = dir.filter(|d| !d.is_root()) {
-        let moved = |c: &&crate::base::Change| {
-            c.root == root && c.what == What::Renamed && c.from.as_ref() == Some(&at)
-        };
-        if let (Some(change), Some(rest)) = (set.changes.iter().find(moved), real.strip_prefix(&at)) {
-            return rest.components().fold(change.path.clone(), |path, name| path.join(name));
-        }
-        dir = at.parent();
-    }
-    real.clone()
 }
 
 /// The directories from `path` up to the first that is a change itself.
@@ -292,24 +285,46 @@ fn silent_above(set: &ChangeSet, root: u16, path: &RelPath) -> Vec<RelPath> {
 /// Drops through the server.
 struct Live<'a> {
     client: &'a mut Client,
+    roots: &'a [RootDirs],
     set: &'a ChangeSet,
-    applied: bool,
+    why: review::Leave,
+    replaced: Replaced,
+}
+
+impl Live<'_> {
+    /// Has the server merge the directories that stand between `path` and the real tree.
+    fn merge_way(&mut self, root: u16, path: &RelPath) -> Result<()> {
+        let Live { client, roots, replaced, .. } = self;
+        let Some(dirs) = roots.iter().find(|r| r.root == root) else { return Ok(()) };
+        replaced.merge_way(dirs, path, |at, real| {
+            client.merge(&Merging { root, path: at.clone(), real: real.clone() }).map(drop)
+        })
+    }
 }
 
 impl Dropper for Live<'_> {
     fn drop(&mut self, root: u16, path: &RelPath, seen: Option<review::Seen>) -> Result<bool> {
         let at = self.set.changes.binary_search_by(|c| (c.root, &c.path).cmp(&(root, path)));
-        let from = at.ok().and_then(|i| self.set.changes[i].from.as_ref()).map(|f| merged(self.set, root, f));
+        let from = at.ok().and_then(|i| self.set.changes[i].from.as_ref());
+        let from = from.map(|f| review::merged(self.set, root, f));
+        self.merge_way(root, path)?;
+        if let Some(from) = from.as_ref().filter(|_| self.why == review::Leave::Discarded) {
+            self.merge_way(root, from)?;
+        }
         let mut silent = silent_above(self.set, root, path);
         silent.extend(from.iter().flat_map(|from| silent_above(self.set, root, from)));
-        self.client.drop_change(&Leaving {
-            applied: self.applied,
+        let left = self.client.drop_change(&Leaving {
+            applied: self.why == review::Leave::Applied,
             root,
             path: path.clone(),
             from,
             seen: seen.map(|s| session::Seen { ino: s.ino, ctime: s.ctime }),
             silent,
-        })
+        })?;
+        if left {
+            self.replaced.left(root, path);
+        }
+        Ok(left)
     }
 }
 
@@ -323,7 +338,12 @@ struct Resting<'a> {
 
 impl Dropper for Resting<'_> {
     fn drop(&mut self, root: u16, path: &RelPath, seen: Option<review::Seen>) -> Result<bool> {
-        if !self.offline.drop(root, path, seen)? {
+        let left = self.offline.drop(root, path, seen);
+        // Also what a failure left half-way.
+        for record in self.offline.untold() {
+            self.note(&record)?;
+        }
+        if !left? {
             return Ok(false);
         }
         let at = self.set.changes.binary_search_by(|c| (c.root, &c.path).cmp(&(root, path)));
@@ -338,9 +358,13 @@ impl Dropper for Resting<'_> {
             base2: None,
             proc: self.journal.process(std::process::id()),
         };
-        self.journal
-            .append(&record)
-            .map_err(|e| Error::on_path("note in the journal", path.as_bytes(), e))?;
-        Ok(true)
+        self.note(&record).map(|()| true)
+    }
+}
+
+impl Resting<'_> {
+    fn note(&self, record: &Record) -> Result<()> {
+        let told = |e| Error::on_path("note in the journal", record.path.as_bytes(), e);
+        self.journal.append(record).map(drop).map_err(told)
     }
 }

@@ -1,8 +1,8 @@
 //! `sbx-fuse exec` and `sbx-fuse shell`: one more command in a session that exists.
 
 use super::job::{self, Confine, Job};
-use super::{context, output};
-use crate::base::{Error, Result};
+use super::{context, output, paths};
+use crate::base::Result;
 use crate::sandbox::Inherited;
 use crate::session::Store;
 use clap::Args;
@@ -47,7 +47,7 @@ fn enter(name: &str, confine: Confine, command: Vec<OsString>) -> Result<u8> {
     let store = Store::open()?;
     let session = store.get(name)?;
     context::heal(&session)?;
-    let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+    let cwd = paths::cwd()?;
     let job = Job { confine, command, cwd, inherited };
     let (code, summary) = job::enter(&job, &store, session)?;
     match summary {

@@ -11,7 +11,7 @@ use clap::Args;
 use sha2::{Digest, Sha256};
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Write the changes in a form that other programs take
 ///
@@ -31,7 +31,7 @@ pub(super) struct ExportArgs {
     /// A layer of an OCI image: a tar archive with marks for what is gone; its digest goes to stderr
     #[arg(long, group = "form")]
     oci_layer: bool,
-    /// Write to this file, which is replaced only when all is written [default: stdout]
+    /// Write to this file, which is replaced only when all is written; `-` is stdout [default: stdout]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -42,7 +42,10 @@ pub(super) struct ExportArgs {
 }
 
 pub(super) fn run(args: ExportArgs) -> Result<u8> {
-    if args.output.is_none() && !args.patch && std::io::stdout().is_terminal() {
+    // The second by its name, as the stdout that we were given may be open to us and not to be opened.
+    let is_stdout = |path: &&Path| *path == Path::new("-") || *path == Path::new("/dev/stdout");
+    let output = args.output.as_deref().filter(|path| !is_stdout(path));
+    if output.is_none() && !args.patch && std::io::stdout().is_terminal() {
         return Err(Error::usage("an archive is not for a terminal").hint("name a file with -o"));
     }
     let opened = Opened::open(&args.which)?;
@@ -65,7 +68,7 @@ pub(super) fn run(args: ExportArgs) -> Result<u8> {
         };
         Ok((lost, hashing.hash.finalize()))
     };
-    let (lost, digest) = match &args.output {
+    let (lost, digest) = match output {
         None => {
             let mut out = Out::new();
             let done = write(&mut out)?;
@@ -104,17 +107,31 @@ impl Write for Hashing<'_> {
     }
 }
 
-/// Beside the file first, so that a failure leaves what was there.
-fn to_file<T>(path: &std::path::Path, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
-    let failed = |e: std::io::Error| Error::on_path("write", path.as_os_str().as_bytes(), e);
-    let mut name = path.as_os_str().to_owned();
+/// Beside the file first, so that a failure leaves what was there. What is there and no file, a device or a fifo, cannot
+/// be replaced: it is written to.
+fn to_file<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
+    let failed = |e: std::io::Error| {
+        let told = Error::on_path("write", path.as_os_str().as_bytes(), e);
+        told.hint("name a file in a directory that is there and that you may write to")
+    };
+    let fill = |file: std::fs::File| {
+        let mut buffered = std::io::BufWriter::with_capacity(64 << 10, file);
+        let value = write(&mut buffered)?;
+        Ok((value, buffered.into_inner().map_err(|e| failed(e.into_error()))?))
+    };
+    if path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+        let file = std::fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
+        return fill(file).map(|(value, _)| value);
+    }
+    // As with a redirection of the shell, what a symlink leads to is meant.
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mut name = target.as_os_str().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     let temp = PathBuf::from(name);
     let written = std::fs::File::create_new(&temp).map_err(failed).and_then(|file| {
-        let mut buffered = std::io::BufWriter::with_capacity(64 << 10, file);
-        let value = write(&mut buffered)?;
-        buffered.into_inner().map_err(|e| failed(e.into_error()))?.sync_all().map_err(failed)?;
-        std::fs::rename(&temp, path).map_err(failed)?;
+        let (value, file) = fill(file)?;
+        file.sync_all().map_err(failed)?;
+        std::fs::rename(&temp, &target).map_err(failed)?;
         Ok(value)
     });
     if written.is_err() {

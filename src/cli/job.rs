@@ -7,7 +7,7 @@ use super::display;
 use super::mounting::{self, Way};
 use super::output;
 use super::serve::{ENDING, Served, What, runtime_dir};
-use crate::base::{Error, ErrorKind, Net, Result, Target, quote};
+use crate::base::{Error, ErrorKind, Net, PRIVATE_TEMPS, Result, Target, quote};
 use crate::review;
 use crate::sandbox::{self, Bind, Enforced, EnvRules, Inherited, Outcome, Spec, bwrap_missing, find_program};
 use crate::session::{Client, Config, Lock, MARKER, PathBytes, Place, Role, Session, Store, mounted};
@@ -353,9 +353,11 @@ fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec>
         // Nothing is at this path in the sandbox.
         let first = session.roots().next().map(|r| r.lower_dir().to_owned());
         spec.cwd = first.unwrap_or_else(|| PathBuf::from("/"));
+        let temps = PRIVATE_TEMPS.iter().any(|t| cwd.starts_with(t));
         output::note(&format!(
-            "{} is not visible in the sandbox; running in {}",
+            "{} is not visible in the sandbox{}; running in {}",
             quote(cwd.as_os_str().as_bytes()),
+            if temps { ", which has a /tmp and a /var/tmp of its own (to see it: --root)" } else { "" },
             quote(OsStr::as_bytes(spec.cwd.as_os_str()))
         ));
     }

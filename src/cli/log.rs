@@ -8,6 +8,7 @@ use crate::session::{PathBytes, Session};
 use clap::Args;
 use serde::Serialize;
 use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -66,11 +67,10 @@ pub(super) fn run(args: LogArgs) -> Result<u8> {
         client.new_epoch()?;
     }
     let only: Vec<Vec<_>> = args.paths.iter().map(|p| paths::locate(&session, p)).collect::<Result<_>>()?;
-    let only = only.concat();
     let mut printer = Printer {
         session: &session,
         json: args.json,
-        only,
+        only: only.concat(),
         processes: HashMap::new(),
         commands: HashMap::new(),
         out: Out::new(),
@@ -78,12 +78,17 @@ pub(super) fn run(args: LogArgs) -> Result<u8> {
     let dir = session.journal_dir();
     let mut offset = 0;
     loop {
+        let mut entries = Vec::new();
         if dir.join("log").symlink_metadata().is_ok() {
             let log = Log::from(&dir, offset)?;
-            offset = log.offset;
-            for entry in log.entries {
-                printer.take(entry)?;
-            }
+            (offset, entries) = (log.offset, log.entries);
+        }
+        // One that is followed may come to have some.
+        if !args.follow {
+            check_named(&session, &args.paths, &only, &entries)?;
+        }
+        for entry in entries {
+            printer.take(entry)?;
         }
         printer.out.flush()?;
         if !args.follow {
@@ -94,6 +99,30 @@ pub(super) fn run(args: LogArgs) -> Result<u8> {
                 .hint("there is nothing more to follow"));
         }
         std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Whether a record is of something at or beneath a place.
+fn is_at(r: &Record, (root, dir): &(u16, RelPath)) -> bool {
+    *root == r.root && (r.path.starts_with(dir) || r.path2.as_ref().is_some_and(|p| p.starts_with(dir)))
+}
+
+/// Refuses a path that no record is of.
+fn check_named(
+    session: &Session,
+    paths: &[PathBuf],
+    places: &[Vec<(u16, RelPath)>],
+    entries: &[Entry],
+) -> Result<()> {
+    let told =
+        |place| entries.iter().any(|e| matches!(e, Entry::Record { record, .. } if is_at(record, place)));
+    match paths.iter().zip(places).find(|(_, places)| !places.iter().any(told)) {
+        None => Ok(()),
+        Some((path, _)) => {
+            let shown = quote(path.as_os_str().as_bytes());
+            Err(Error::usage(format!("the journal of session {} has nothing of {shown}", session.name))
+                .hint(format!("see all of it: sbx-fuse log -s {}", session.name)))
+        }
     }
 }
 
@@ -121,11 +150,7 @@ impl Printer<'_> {
     }
 
     fn wants(&self, r: &Record) -> bool {
-        let at = |root: u16, dir: &RelPath| {
-            root == r.root
-                && (r.path.starts_with(dir) || r.path2.as_ref().is_some_and(|p| p.starts_with(dir)))
-        };
-        self.only.is_empty() || self.only.iter().any(|(root, dir)| at(*root, dir))
+        self.only.is_empty() || self.only.iter().any(|place| is_at(r, place))
     }
 
     fn print_json(&mut self, seq: u64, time: u64, r: &Record) -> Result<()> {
@@ -185,5 +210,7 @@ fn word(op: Op) -> &'static str {
         Op::FoundGone => "found-gone",
         Op::FoundSame => "found-same",
         Op::Restated => "restated",
+        Op::Merged => "merged",
+        Op::Hidden => "hidden",
     }
 }

@@ -64,7 +64,8 @@ struct Cli {
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failure, 2 usage, 3 conflict, 4 session in use, 5 quota, 6 something is \
 missing on this host. `run`, `exec` and `shell` exit with the command's own status, 125 when sbx-fuse itself failed, 126 when the command \
-cannot be executed, 127 when it is not found.";
+cannot be executed, 127 when it is not found.\n\nIn JSON a path is its own text. Only one that is no UTF-8, or begins with a double quote itself, is \
+quoted as in C, and so begins with a double quote.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

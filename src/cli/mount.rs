@@ -5,7 +5,8 @@ use super::background;
 use super::context::{root_dirs, settle_down};
 use super::mounting;
 use super::output;
-use super::run::find_or_make;
+use super::paths;
+use super::run::{find_or_make, keep};
 use super::serve::{Served, What};
 use crate::base::{Error, ErrorKind, Result, quote};
 use crate::session::{PathBytes, Role, Session, Store, is_dead, mounted};
@@ -56,11 +57,12 @@ pub(super) struct ServeArgs {
 
 pub(super) fn run(args: MountArgs) -> Result<u8> {
     let store = Store::open()?;
-    let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+    let cwd = paths::cwd()?;
     let mountpoint = check_mountpoint(&args.mountpoint)?;
+    args.allowance.policy()?;
     let (mut session, made) =
         find_or_make(&store, args.session.as_deref(), (&args.roots, None), &cwd, args.allowance.exclusive)?;
-    args.allowance.keep(&mut session)?;
+    keep(&store, &args.allowance, &mut session, made)?;
     let name = session.name.clone();
     let done = check_apart(&session, &mountpoint, store.dir()).and_then(|()| {
         if args.foreground {
@@ -96,9 +98,9 @@ fn shown(path: &Path) -> String {
 
 /// The canonical path of an empty directory.
 fn check_mountpoint(path: &Path) -> Result<PathBuf> {
-    let usage = |mut e: Error| {
-        e.kind = ErrorKind::Usage;
-        e
+    let no_place = |e: std::io::Error| Error {
+        kind: ErrorKind::Usage,
+        ..Error::on_path("mount at", path.as_os_str().as_bytes(), e)
     };
     let dead = || {
         Error::usage(format!("a dead mount is at {}", shown(path)))
@@ -107,7 +109,8 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
     let told = |e: std::io::Error| match e.raw_os_error() {
         // The first while its server is dying, the second from then on.
         Some(libc::ECONNABORTED | libc::ENOTCONN) => dead(),
-        _ => usage(Error::on_path("mount at", path.as_os_str().as_bytes(), e)),
+        Some(libc::ENOENT) => no_place(e).hint(format!("make it first: mkdir -p {}", shown(path))),
+        _ => no_place(e).hint(ELSEWHERE),
     };
     let real = path.canonicalize().map_err(told)?;
     if let Some(mount) = mounted()?.iter().rfind(|m| m.at == real) {

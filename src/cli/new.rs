@@ -2,7 +2,8 @@
 
 use super::allowance::AllowanceArgs;
 use super::output::Out;
-use crate::base::{Error, Result};
+use super::paths;
+use crate::base::Result;
 use crate::session::{Home, PathBytes, Store};
 use clap::Args;
 use serde::Serialize;
@@ -23,11 +24,11 @@ pub(super) struct NewArgs {
     /// yours; `reviewed`, it is one more root
     #[arg(long, value_name = "private|reviewed")]
     home: Option<Home>,
-    #[command(flatten)]
-    allowance: AllowanceArgs,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    allowance: AllowanceArgs,
 }
 
 #[derive(Serialize)]
@@ -39,7 +40,8 @@ struct Json<'a> {
 
 pub(super) fn run(args: NewArgs) -> Result<u8> {
     let store = Store::open()?;
-    let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+    let cwd = paths::cwd()?;
+    args.allowance.policy()?;
     let roots = super::run::choose(&store, &args.roots, args.home, &cwd)?;
     let mut session = store.create(args.name.as_deref(), &roots, args.allowance.exclusive)?;
     // It was asked for as such, so that a run without changes does not throw it away.
@@ -48,7 +50,7 @@ pub(super) fn run(args: NewArgs) -> Result<u8> {
         session.meta.named = true;
         session.save_meta()?;
     }
-    args.allowance.keep(&mut session)?;
+    super::run::keep(&store, &args.allowance, &mut session, true)?;
     let mut out = Out::new();
     if args.json {
         let meta = &session.meta;

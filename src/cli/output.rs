@@ -1,6 +1,6 @@
 //! What a person or a program sees: data on stdout, messages on stderr, colour and bars on a terminal only.
 
-use crate::base::{Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result, acts_on_terminal};
 use crate::sys::clock;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -76,16 +76,14 @@ impl Out {
 
     /// Writes a value as indented JSON.
     pub(super) fn json(&mut self, value: &impl Serialize) -> Result<()> {
-        let text = serde_json::to_vec_pretty(value).map_err(|e| Error::failure(e.to_string()))?;
-        self.bytes(&text)?;
-        self.bytes(b"\n")
+        let text = serde_json::to_string_pretty(value).map_err(|e| Error::failure(e.to_string()))?;
+        self.line(&inert(text))
     }
 
     /// Writes a value as one line of JSON.
     pub(super) fn json_line(&mut self, value: &impl Serialize) -> Result<()> {
-        let text = serde_json::to_vec(value).map_err(|e| Error::failure(e.to_string()))?;
-        self.bytes(&text)?;
-        self.bytes(b"\n")
+        let text = serde_json::to_string(value).map_err(|e| Error::failure(e.to_string()))?;
+        self.line(&inert(text))
     }
 
     /// Hands everything to the reader. To be called at the end: dropping would hide a failure.
@@ -102,6 +100,17 @@ impl Write for Out {
     fn flush(&mut self) -> std::io::Result<()> {
         self.to.flush()
     }
+}
+
+/// JSON in which names do nothing to a terminal that it is printed on: serde_json escapes the control characters of
+/// ASCII alone.
+fn inert(json: String) -> String {
+    let acts = |c: char| c >= '\u{7f}' && acts_on_terminal(c);
+    if !json.contains(acts) {
+        return json;
+    }
+    let escaped = |c: char| if acts(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    json.chars().map(escaped).collect()
 }
 
 /// What a command did, for programs: on stdout where `json` asks for it.
@@ -201,4 +210,17 @@ pub(super) fn time(ns: u64) -> String {
 /// `1 file`, `2 files`.
 pub(super) fn count(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_does_nothing_to_a_terminal() {
+        let name = "a\x1b\u{7f}\u{9b}2J\u{202e}gr\u{fc}n\u{1f600}";
+        let text = inert(serde_json::to_string_pretty(&[name]).unwrap());
+        assert_eq!(text, "[\n  \"a\\u001b\\u007f\\u009b2J\\u202egr\u{fc}n\u{1f600}\"\n]");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&text).unwrap(), [name]);
+    }
 }

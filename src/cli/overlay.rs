@@ -4,7 +4,7 @@ use super::background;
 use super::output;
 use super::overlay_options::Options;
 use super::serve::threads;
-use crate::base::{Errno, Error, Name, Result};
+use crate::base::{Errno, Error, Name, Result, quote};
 use crate::fuse::{self, How, Server};
 use crate::layer::{self, LayerKind};
 use crate::sys::{dir, file, mount, process};
@@ -185,9 +185,30 @@ fn bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
 
-fn open(path: &Path) -> Result<OwnedFd> {
-    file::open_path(bytes(path), libc::O_PATH | libc::O_DIRECTORY)
-        .map_err(|e| Error::on_path("open", bytes(path), e))
+/// Opens the directory that an option names.
+fn open(option: &str, path: &Path) -> Result<OwnedFd> {
+    file::open_path(bytes(path), libc::O_PATH | libc::O_DIRECTORY).map_err(|e| {
+        Error::on_path("open", bytes(path), e)
+            .hint(format!("name directories that are there: -o {option}=DIR"))
+    })
+}
+
+/// Refuses a workdir that is the upperdir, or if one of them lies in the other: scratch files would show in the view,
+/// or be taken for what was written. Told by device and inode, since a directory may be mounted in several places.
+fn check_apart(upper: &Path, work: &Path) -> Result<()> {
+    let id = |path: &Path| file::stat_at(nix::fcntl::AT_FDCWD, bytes(path)).map(|a| (a.dev, a.ino));
+    let told = |path: &Path, e: Errno| Error::on_path("use", bytes(path), e);
+    for (inner, outer) in [(upper, work), (work, upper)] {
+        let inner = inner.canonicalize().map_err(|e| told(inner, e.into()))?;
+        let outer = outer.canonicalize().map_err(|e| told(outer, e.into()))?;
+        let outer_id = id(&outer).map_err(|e| told(&outer, e))?;
+        if inner.ancestors().any(|dir| id(dir) == Ok(outer_id)) {
+            let (upper, work) = (quote(bytes(upper)), quote(bytes(work)));
+            return Err(Error::usage(format!("upperdir {upper} and workdir {work} are not apart"))
+                .hint("give an empty directory beside upperdir as workdir, on the same file system"));
+        }
+    }
+    Ok(())
 }
 
 /// The union, and what keeps its scratch space ours.
@@ -195,12 +216,17 @@ fn config(options: &Options) -> Result<(Config, Option<Flock<OwnedFd>>)> {
     let (mut upper, mut lock) = (None, None);
     if let (Some(dir), Some(work)) = (&options.upper, &options.work) {
         let told = |e| Error::on_path("use the workdir", bytes(work), e);
-        let (scratch, held) = scratch(open(work)?).map_err(told)?;
+        let (upper_dir, work_dir) = (open("upperdir", dir)?, open("workdir", work)?);
+        check_apart(dir, work)?;
+        let (scratch, held) = scratch(work_dir).map_err(told)?;
         let features = layer::probe(scratch.as_fd()).map_err(told)?;
         lock = held;
-        upper = Some(UpperConfig { dir: open(dir)?, work: scratch, features, shared: true });
+        upper = Some(UpperConfig { dir: upper_dir, work: scratch, features, shared: true });
     }
-    let lowers = options.lowers.iter().map(|l| Ok(LayerConfig { dir: open(l)?, kind: LayerKind::Overlay }));
+    let lowers = options
+        .lowers
+        .iter()
+        .map(|l| Ok(LayerConfig { dir: open("lowerdir", l)?, kind: LayerKind::Overlay }));
     let root = RootConfig {
         name: Name::new(b"overlay").map_err(|e| Error::sys("name the root", e))?,
         real_path: options.lowers.first().map(|l| bytes(l).to_vec()).unwrap_or_default(),

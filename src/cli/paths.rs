@@ -6,13 +6,23 @@ use crate::session::Session;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+/// The directory that we were started in.
+///
+/// # Errors
+/// When it was removed, or cannot be reached.
+pub(super) fn cwd() -> Result<PathBuf> {
+    std::env::current_dir().map_err(|e| {
+        Error::sys("find the current directory", e).hint("change to a directory that is there: cd")
+    })
+}
+
 /// Where `arg` may lie in the session, likeliest first: as a real path beneath a root, as one beneath the mount, or, if
 /// relative, as `changes` shows it. Relative paths are meant from the current directory first.
 ///
 /// # Errors
 /// `Usage` when it lies in no root.
 pub(super) fn locate(session: &Session, arg: &Path) -> Result<Vec<(u16, RelPath)>> {
-    let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+    let cwd = cwd()?;
     let absolute = absolute(&cwd, arg);
     let by_real = session.roots().find_map(|r| beneath(&absolute, r.lower_dir()).map(|p| (r.index(), p)));
     let by_mount = || within(session, beneath(&absolute, session.meta.mountpoint.as_ref()?.as_path())?);
@@ -69,18 +79,25 @@ pub(super) fn select(session: &Session, args: &[PathBuf], set: &[Settled]) -> Re
     }
     let mut paths = Vec::new();
     for arg in args {
-        let has_changes = |place: &(u16, RelPath)| {
-            let one = Selection::Paths(vec![place.clone()]);
-            set.iter().any(|s| one.takes(s))
-        };
-        let Some(place) = locate(session, arg)?.into_iter().find(has_changes) else {
-            let shown = quote(arg.as_os_str().as_bytes());
-            return Err(Error::usage(format!("session {} has no change at {shown}", session.name))
-                .hint(format!("see: sbx-fuse changes -s {}", session.name)));
-        };
-        paths.push(place);
+        paths.push(changed(session, arg, set)?);
     }
     Ok(Selection::Paths(paths))
+}
+
+/// The place that `arg` names, at or beneath which something changed.
+///
+/// # Errors
+/// As [`select`].
+pub(super) fn changed(session: &Session, arg: &Path, set: &[Settled]) -> Result<(u16, RelPath)> {
+    let has_changes = |place: &(u16, RelPath)| {
+        let one = Selection::Paths(vec![place.clone()]);
+        set.iter().any(|s| one.takes(s))
+    };
+    locate(session, arg)?.into_iter().find(has_changes).ok_or_else(|| {
+        let shown = quote(arg.as_os_str().as_bytes());
+        Error::usage(format!("session {} has no change at {shown}", session.name))
+            .hint(format!("see: sbx-fuse changes -s {}", session.name))
+    })
 }
 
 /// How a path of the session is shown: from its root, of several with the root's name in front.

@@ -5,7 +5,7 @@ use super::context::Opened;
 use super::{output, paths};
 use crate::base::{Error, ErrorKind, RelPath, Result, quote};
 use crate::review;
-use crate::session::{ArchiveHeader, Key, Lock, LowerMatch, Restore, Role, Session, Store};
+use crate::session::{ArchiveHeader, Key, Lock, LowerMatch, PathBytes, Restore, Role, Session, Store};
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ struct Json {
 /// A path where the real tree moved on, and how.
 #[derive(Serialize)]
 struct Drift {
-    path: String,
+    path: PathBytes,
     why: String,
 }
 
@@ -193,7 +193,7 @@ fn drift(session: Session) -> Result<Vec<Drift>> {
     let replaced = |root: u16, path: &RelPath| opened.folded.replaced.get(&(root, path.clone())).cloned();
     let conflicts = review::check(&opened.roots, &set, &replaced)?;
     let told = conflicts.iter().map(|c| Drift {
-        path: quote(&paths::shown(&opened.session, c.root, &c.path)),
+        path: PathBytes(paths::shown(&opened.session, c.root, &c.path)),
         why: c.why.sentence(),
     });
     Ok(told.collect())

@@ -2,11 +2,11 @@
 
 use super::context::Opened;
 use super::output::{Color, Out, count};
-use crate::base::{Error, Result, What, quote};
+use crate::base::{Result, What, quote};
 use crate::review::{self, Class, Rules, Settled};
+use crate::session::{read_config, user_file};
 use clap::Args;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 /// The flag of commands that can leave build output alone.
 #[derive(Debug, Args)]
@@ -21,27 +21,11 @@ pub(super) struct Noise {
 /// # Errors
 /// Kind `Usage` for a mistake in that file, naming its line.
 pub(super) fn rules() -> Result<Rules> {
-    let Some(path) = config_path() else { return Rules::builtin() };
-    let shown = quote(path.as_os_str().as_bytes());
-    match std::fs::read(&path) {
-        Ok(bytes) => match String::from_utf8(bytes) {
-            Ok(text) => Rules::with_config(&text, &shown),
-            Err(e) => {
-                let valid = e.utf8_error().valid_up_to();
-                let line = e.as_bytes().iter().take(valid).filter(|&&b| b == b'\n').count() + 1;
-                Err(Error::usage(format!("{shown}, line {line}: not UTF-8")).hint("correct that line"))
-            }
-        },
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Rules::builtin(),
-        Err(e) => Err(Error::on_path("read", path.as_os_str().as_bytes(), e)),
+    let Some(path) = user_file() else { return Rules::builtin() };
+    match read_config(&path)? {
+        Some(text) => Rules::with_config(&text, &quote(path.as_os_str().as_bytes())),
+        None => Rules::builtin(),
     }
-}
-
-fn config_path() -> Option<PathBuf> {
-    let set = |key: &str| std::env::var_os(key).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let dir =
-        set("XDG_CONFIG_HOME").filter(|d| d.is_absolute()).or_else(|| Some(set("HOME")?.join(".config")))?;
-    Some(dir.join("sbx-fuse/config.toml"))
 }
 
 /// A change with its class.

@@ -2,7 +2,7 @@
 
 use super::context;
 use super::output::{self, confirm};
-use crate::base::Result;
+use crate::base::{ErrorKind, Result};
 use crate::session::{Role, Session, Store};
 use clap::Args;
 
@@ -25,41 +25,57 @@ pub(super) struct RmArgs {
 
 pub(super) fn run(args: RmArgs) -> Result<u8> {
     let store = Store::open()?;
-    let mut gone = Vec::new();
+    let mut names: Vec<&str> = Vec::new();
     for name in &args.names {
-        let session = store.get(name);
-        if let Err(e) = &session
-            && e.kind == crate::base::ErrorKind::Usage
+        // A session that cannot be read can be thrown away; only a name that is none is a mistake.
+        if let Err(e) = store.get(name)
+            && e.kind == ErrorKind::Usage
         {
-            return session.map(|_| 0);
+            return Err(e);
         }
-        let lock = store.lock(name, Role::Command)?;
-        // A session that cannot be read holds who knows what: ask, too.
-        let archived = session.as_ref().ok().filter(|s| s.archived.is_some()).cloned();
-        let count = |mut s: Session| match &s.archived {
-            Some(archived) => Ok(archived.changes),
-            None => context::count_changes(&mut s, &lock),
-        };
-        let what = match session.and_then(count) {
-            Ok(0) => None,
-            Ok(n) => Some(output::count(n, "change", "changes")),
-            Err(e) => {
-                output::error(&e);
-                Some("whatever it holds".to_owned())
-            }
-        };
-        if let Some(what) = what
-            && !confirm(&format!("Throw session {name} away, with {what} not applied?"), args.yes)?
-        {
-            continue;
+        if !names.contains(&name.as_str()) {
+            names.push(name);
         }
-        match &archived {
-            Some(session) => store.remove_with_archive(session, &lock, false)?,
-            None => store.remove(name, &lock)?,
-        }
-        output::note(&format!("session {name} is gone"));
-        gone.push(name);
     }
+    let mut gone = Vec::new();
+    let done = names.into_iter().try_for_each(|name| {
+        if throw_away(&store, name, args.yes)? {
+            output::note(&format!("session {name} is gone"));
+            gone.push(name);
+        }
+        Ok(())
+    });
+    // Also when one could not be: the others are gone all the same.
     output::answer(args.json, &gone)?;
-    Ok(0)
+    done.map(|()| 0)
+}
+
+/// Whether the session is gone: a person may say no.
+fn throw_away(store: &Store, name: &str, yes: bool) -> Result<bool> {
+    let session = store.get(name);
+    let lock = store.lock(name, Role::Command)?;
+    let archived = session.as_ref().ok().filter(|s| s.archived.is_some()).cloned();
+    let count = |mut s: Session| match &s.archived {
+        Some(archived) => Ok(archived.changes),
+        None => context::count_changes(&mut s, &lock),
+    };
+    // A session that cannot be read holds who knows what: ask, too.
+    let what = match session.and_then(count) {
+        Ok(0) => None,
+        Ok(n) => Some(output::count(n, "change", "changes")),
+        Err(e) => {
+            output::error(&e);
+            Some("whatever it holds".to_owned())
+        }
+    };
+    if let Some(what) = what
+        && !confirm(&format!("Throw session {name} away, with {what} not applied?"), yes)?
+    {
+        return Ok(false);
+    }
+    match &archived {
+        Some(session) => store.remove_with_archive(session, &lock, false)?,
+        None => store.remove(name, &lock)?,
+    }
+    Ok(true)
 }

@@ -2,8 +2,8 @@
 
 use super::allowance::AllowanceArgs;
 use super::job::{self, Confine, Job};
-use super::{context, output};
-use crate::base::{Error, Result};
+use super::{context, output, paths};
+use crate::base::{Error, ErrorKind, Result};
 use crate::sandbox::{self, EachProcess, Inherited};
 use crate::session::{ChosenRoot, Home, Lock, Role, Session, Store, add_home, choose_roots};
 use clap::Args;
@@ -16,7 +16,7 @@ pub(super) const OUR_FAILURE: u8 = 125;
 /// Run a command on a private, writable view of real directories
 ///
 /// The command sees your files as they are; what it writes beneath the roots stays in the session, and everything else
-/// is read-only. The network is off unless --net is given.
+/// is read-only. /tmp and /var/tmp are its own, empty at first. The network is off unless --net is given.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     /// A directory the command may write to; may be given several times [default: the enclosing git work tree, else
@@ -81,7 +81,8 @@ pub(super) fn inside(args: InsideArgs) -> Result<u8> {
 pub(super) fn run(args: RunArgs) -> Result<u8> {
     let inherited = Inherited::note();
     let store = Store::open()?;
-    let cwd = std::env::current_dir().map_err(|e| Error::sys("find the current directory", e))?;
+    let cwd = paths::cwd()?;
+    args.allowance.policy()?;
     let (mut session, made) = find_or_make(
         &store,
         args.session.as_deref(),
@@ -89,20 +90,45 @@ pub(super) fn run(args: RunArgs) -> Result<u8> {
         &cwd,
         args.allowance.exclusive,
     )?;
-    args.allowance.keep(&mut session)?;
-    let mut lock = session.lock_as(Role::Server)?;
+    let name = session.name.clone();
+    let joins = |e: Error| match e.kind {
+        ErrorKind::Locked => e.hint(format!("run in it with: sbx-fuse exec {name} -- CMD")),
+        _ => e,
+    };
+    keep(&store, &args.allowance, &mut session, made).map_err(joins)?;
+    let mut lock = session.lock_as(Role::Server).map_err(joins)?;
     let job = Job { confine: args.confine, command: args.command, cwd, inherited };
     match job::host(&job, &store, &mut session, &mut lock) {
         Ok((code, changes)) => {
             wind_up(&store, &session, &lock, args.rm, changes)?;
             Ok(code)
         }
-        // A session that was made for nothing is not left behind.
-        Err(e) if made => match store.remove(&session.name, &lock) {
-            Ok(()) => Err(e),
-            Err(also) => Err(Error { causes: [e.causes, vec![also.message]].concat(), ..e }),
-        },
+        Err(e) if made => Err(unmade(&store, &session, &lock, e)),
         Err(e) => Err(e),
+    }
+}
+
+/// Keeps with the session what it is allowed; one that was made just now is taken away when that cannot be.
+///
+/// # Errors
+/// As [`AllowanceArgs::keep`].
+pub(super) fn keep(
+    store: &Store,
+    allowance: &AllowanceArgs,
+    session: &mut Session,
+    made: bool,
+) -> Result<()> {
+    match allowance.keep(session) {
+        Err(e) if made => Err(unmade(store, session, &session.lock()?, e)),
+        kept => kept,
+    }
+}
+
+/// The error `e`, for which a session was made for nothing that is not left behind.
+fn unmade(store: &Store, session: &Session, lock: &Lock, e: Error) -> Error {
+    match store.remove(&session.name, lock) {
+        Ok(()) => e,
+        Err(also) => Error { causes: [e.causes, vec![also.message]].concat(), ..e },
     }
 }
 

@@ -9,8 +9,8 @@ use crate::fuse::{self, How, Server};
 use crate::journal::{Journal, Op};
 use crate::layer::{LayerKind, partial};
 use crate::session::{
-    ControlServer, Handler, Holder, Leaving, LiveStatus, Lock, NewBase, PathBytes, Place, Role, Session,
-    Store,
+    ControlServer, Handler, Holder, Leaving, LiveStatus, Lock, Merging, NewBase, PathBytes, Place, Role,
+    Session, Store,
 };
 use crate::sys::{file, mount};
 use crate::union::{Config, LayerConfig, Leave, RootConfig, Unfilled, Union, UpperConfig, View};
@@ -408,6 +408,11 @@ impl Handler for Live {
         };
         let told = |e| Error::on_path("take out of the session", RelPath::as_bytes(&change.path), e);
         self.union.leave(&leave).map_err(told)
+    }
+
+    fn merge(&self, dir: &Merging) -> Result<bool> {
+        let told = |e| Error::on_path("merge the directory", dir.path.as_bytes(), e);
+        self.union.merge(dir.root, &dir.path, &dir.real).map_err(told)
     }
 
     fn based_on(&self, file: &NewBase) -> Result<bool> {

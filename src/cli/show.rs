@@ -3,9 +3,9 @@
 use super::output::{Color, Out, count, time};
 use super::state::Told;
 use super::{Which, allowance, context, ps};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, quote};
 use crate::layer::{Usage, add_usage};
-use crate::session::{LimitsConfig, PathBytes, QuotaConfig, Session, Size};
+use crate::session::{LimitsConfig, PathBytes, PolicyConfig, QuotaConfig, Session, Size};
 use crate::sys::file;
 use clap::Args;
 use serde::Serialize;
@@ -40,12 +40,18 @@ struct Json<'a> {
     used: Usage,
     quota: QuotaConfig,
     limits: LimitsConfig,
+    /// What holds beside the defaults, from the command line and the configuration.
+    policy: PolicyConfig,
 }
 
 pub(super) fn run(args: ShowArgs) -> Result<u8> {
     let session: Session = context::select(&Which { session: args.name })?;
     let meta = &session.meta;
     let allowed = allowance::effective(&session)?;
+    let mut policy = allowed.policy;
+    for (_, project) in allowed.projects {
+        policy.add(project);
+    }
     let json = Json {
         name: &session.name,
         id: &meta.id,
@@ -58,6 +64,7 @@ pub(super) fn run(args: ShowArgs) -> Result<u8> {
         used: used(&session)?,
         quota: allowed.quota,
         limits: allowed.limits,
+        policy,
     };
     let mut out = Out::new();
     if args.json {
@@ -102,6 +109,17 @@ fn text(out: &mut Out, s: &Json<'_>) -> Result<()> {
     ))?;
     if s.limits != LimitsConfig::default() {
         out.line(&format!("limits     each command: {}", s.limits))?;
+    }
+    let rules = [
+        ("hidden", &s.policy.hide),
+        ("denied", &s.policy.deny),
+        ("read-only", &s.policy.read_only),
+        ("shown", &s.policy.show),
+    ];
+    for (what, patterns) in rules {
+        for pattern in patterns {
+            out.line(&format!("{what:<9}  {}", quote(pattern.as_bytes())))?;
+        }
     }
     out.line(&format!("kept in    {}", s.directory))
 }

@@ -87,11 +87,7 @@ impl Told {
                 )
             }
             (None, at) => match lost(session) {
-                Some(why) => told(
-                    State::Broken,
-                    why,
-                    format!("put it back, or throw the session away with: sbx-fuse rm {name}"),
-                ),
+                Some(why) => told(State::Broken, why, put_back(name)),
                 None if at.is_some() => told(
                     State::Resting,
                     "its server died".into(),
@@ -111,6 +107,11 @@ impl Told {
         let way_out = format!("throw it away with: sbx-fuse rm {name}");
         Told { state: State::Broken, pid: None, why, way_out }
     }
+}
+
+/// The way out for a session whose root is not there.
+pub(super) fn put_back(name: &str) -> String {
+    format!("put it back, or throw the session away with: sbx-fuse rm {name}")
 }
 
 /// What a session cannot do without and that is not there.

@@ -12,14 +12,14 @@ use std::path::Path;
 /// A side, and where it is taken: everywhere when there is no place.
 pub(super) struct Side {
     session: bool,
-    places: Option<Vec<(u16, RelPath)>>,
+    place: Option<(u16, RelPath)>,
 }
 
-/// What the values of `--take` say.
+/// What the values of `--take` say of the changes `set`.
 ///
 /// # Errors
-/// `Usage` for a word that is no side, or a path outside of all roots.
-pub(super) fn sides(session: &Session, args: &[OsString]) -> Result<Vec<Side>> {
+/// `Usage` for a word that is no side, or a path outside of all roots or with no change at or beneath it.
+pub(super) fn sides(session: &Session, args: &[OsString], set: &[Settled]) -> Result<Vec<Side>> {
     args.iter()
         .map(|arg| {
             let bytes = arg.as_bytes();
@@ -37,8 +37,8 @@ pub(super) fn sides(session: &Session, args: &[OsString]) -> Result<Vec<Side>> {
                         .hint("say session or real, for one path session:PATH or real:PATH"));
                 }
             };
-            let places = path.map(|path| paths::locate(session, path)).transpose()?;
-            Ok(Side { session: takes_session, places })
+            let place = path.map(|path| paths::changed(session, path, set)).transpose()?;
+            Ok(Side { session: takes_session, place })
         })
         .collect()
 }
@@ -62,15 +62,17 @@ pub(super) struct Taken {
     pub(super) real: Vec<(u16, RelPath)>,
     /// Conflicts that nothing was chosen for, or whose session's side cannot win.
     pub(super) left: Vec<Conflict>,
+    /// Those of them whose session's side was chosen and cannot win.
+    pub(super) only_real: Vec<(u16, RelPath)>,
 }
 
 /// Chooses; of several sides that name a path, the last one counts.
 pub(super) fn choose(conflicts: Vec<Conflict>, sides: &[Side], set: &[Settled]) -> Taken {
-    let mut taken = Taken { real: Vec::new(), left: Vec::new() };
+    let mut taken = Taken { real: Vec::new(), left: Vec::new(), only_real: Vec::new() };
     for c in conflicts {
         let names = |side: &&Side| {
             let beneath = |(root, path): &(u16, RelPath)| *root == c.root && c.path.starts_with(path);
-            side.places.as_ref().is_none_or(|places| places.iter().any(beneath))
+            side.place.as_ref().is_none_or(beneath)
         };
         let side = sides.iter().rev().find(names).map(|side| side.session);
         let at = set.binary_search_by(|s| (s.change.root, &s.change.path).cmp(&(c.root, &c.path)));
@@ -78,7 +80,11 @@ pub(super) fn choose(conflicts: Vec<Conflict>, sides: &[Side], set: &[Settled]) 
         match side {
             Some(false) => taken.real.push((c.root, c.path)),
             Some(true) if can_win => {}
-            _ => taken.left.push(c),
+            Some(true) => {
+                taken.only_real.push((c.root, c.path.clone()));
+                taken.left.push(c);
+            }
+            None => taken.left.push(c),
         }
     }
     taken

@@ -4,7 +4,8 @@ use super::context::Opened;
 use super::output::{self, Out, bar, confirm};
 use super::{Which, paths};
 use crate::base::{ErrorKind, Result, quote};
-use crate::review::{self, Moved, NoFault, Undone};
+use crate::journal::Op;
+use crate::review::{self, Aftermath, Moved, NoFault, Undone};
 use crate::session::Session;
 use clap::Args;
 use std::os::unix::ffi::OsStrExt;
@@ -33,20 +34,21 @@ pub(super) struct UndoArgs {
 }
 
 pub(super) fn run(args: UndoArgs) -> Result<u8> {
-    let opened = Opened::open(&args.which)?;
-    let session = &opened.session;
+    let mut opened = Opened::open(&args.which)?;
     let mut force = Vec::new();
     for path in &args.force {
-        force.extend(paths::locate(session, path)?);
+        force.extend(paths::locate(&opened.session, path)?);
     }
     let looked = review::undo(&opened.roots, &force, true, &mut |_| {}, &mut NoFault)?;
+    let name = opened.session.name.clone();
     let question = match looked {
         Undone::Nothing => {
-            output::note(&format!("session {} has applied nothing that could be undone", session.name));
+            output::note(&format!("session {name} has applied nothing that could be undone"));
             return Ok(0);
         }
-        Undone::Refused(moved) => return refuse(session, &moved),
-        Undone::Done { time, changes, .. } => {
+        Undone::Refused(moved) => return refuse(&opened.session, &moved),
+        Undone::Done { time, changes, after, .. } => {
+            after.check(&opened.folded.set)?;
             let n = output::count(changes, "change", "changes");
             format!("{n} applied at {}", output::time(time).get(..19).unwrap_or_default())
         }
@@ -74,19 +76,37 @@ pub(super) fn run(args: UndoArgs) -> Result<u8> {
     progress.finish_and_clear();
     match undone? {
         Undone::Nothing => output::note("nothing was undone: another command was first"),
-        Undone::Refused(moved) => return refuse(session, &moved),
-        Undone::Done { kept, warnings, .. } => {
+        Undone::Refused(moved) => return refuse(&opened.session, &moved),
+        Undone::Done { kept, mut warnings, after, .. } => {
+            warnings.extend(settle_session(&mut opened, &after).err());
             for warning in &warnings {
                 output::note(&format!("warning: {warning}"));
             }
             let kept = quote(kept.as_os_str().as_bytes());
             output::note(&format!(
-                "undone: {question} (session {}); what it had applied is kept in {kept}",
-                session.name
+                "undone: {question} (session {name}); what it had applied is kept in {kept}"
             ));
         }
     }
     Ok(0)
+}
+
+/// What is left in the session is a change of the real files as they are now; what is undone does not come back into it.
+fn settle_session(opened: &mut Opened, after: &Aftermath) -> Result<()> {
+    let strays = after.strays(&opened.roots, &opened.folded.set)?;
+    if !strays.is_empty() {
+        opened.with_dropper(Op::Discarded, |_, dropper| {
+            strays.iter().try_for_each(|(root, path)| dropper.drop(*root, path, None).map(drop))
+        })?;
+        opened.refold()?;
+    }
+    let moved = after.moved(&opened.roots, &opened.settled()?, opened.live.is_none())?;
+    let mut said = Vec::new();
+    if !moved.is_empty() {
+        super::review::note(opened, moved, &mut said)?;
+    }
+    output::notes(&said);
+    Ok(())
 }
 
 fn refuse(session: &Session, moved: &[Moved]) -> Result<u8> {

@@ -35,8 +35,9 @@ pub(super) fn mount(mountpoint: &Path, options: &Options) -> Result<OwnedFd> {
 
 fn failed(mountpoint: &Path, why: &str, missing: bool) -> Error {
     let at = quote(mountpoint.as_os_str().as_bytes());
-    let mut error = Error::failure(format!("cannot mount at {at} with {PROGRAM}: {why}"))
-        .hint("see 'sbx-fuse doctor' for what this host lacks");
+    let mut error = Error::failure(format!("cannot mount at {at} with {PROGRAM}: {why}")).hint(
+        "mount at a directory that is yours and that you may write to; what this host lacks: sbx-fuse doctor",
+    );
     if missing {
         error.kind = ErrorKind::Missing;
         error.hint = Some("install the package 'fuse3'".into());

@@ -5,7 +5,7 @@
 
 use super::reader::Reader;
 use super::record::{Command, Entry, Op, Process, Record};
-use super::tree::{Gone, Id, Origin, ROOT, Tree};
+use super::tree::{Gone, Id, Origin, ROOT, Slot, Tree};
 use crate::base::{BaseId, Change, ChangeSet, Kind, ProcRef, RelPath, Result, What};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -176,6 +176,8 @@ impl Tree {
             Op::FoundPresent => self.found_present(r, last),
             Op::FoundGone => self.found_gone(r, last),
             Op::Restated => *self = Tree::new(),
+            Op::Merged => self.merge(&r.path),
+            Op::Hidden => self.hide(r, last),
         }
     }
 
@@ -188,15 +190,15 @@ impl Tree {
         if let (Op::Link, Some(old)) = (r.op, &r.path2)
             && let Some(old) = self.reach(old, r.kind)
         {
-            self.node_mut(old).learn(&r.base2);
+            self.learn(old, &r.base2);
             self.link(id, old);
         }
     }
 
     fn touch(&mut self, r: &Record, last: ProcRef, content: bool, meta: bool) {
         let Some(id) = self.reach(&r.path, r.kind) else { return };
+        self.learn(id, &r.base);
         let node = self.node_mut(id);
-        node.learn(&r.base);
         node.kind = if id == ROOT { Kind::Dir } else { r.kind };
         node.content |= content;
         node.meta |= meta;
@@ -211,8 +213,8 @@ impl Tree {
 
     fn remove(&mut self, r: &Record, last: ProcRef) {
         let Some(id) = self.reach(&r.path, r.kind).filter(|&id| id != ROOT) else { return };
+        self.learn(id, &r.base);
         let node = self.node_mut(id);
-        node.learn(&r.base);
         node.kind = r.kind;
         let dir = node.parent;
         self.delete(id, last);
@@ -252,8 +254,8 @@ impl Tree {
     }
 
     fn note(&mut self, id: Id, base: &Option<BaseId>, kind: Kind, last: ProcRef) {
+        self.learn(id, base);
         let node = self.node_mut(id);
-        node.learn(base);
         node.kind = kind;
         node.last = last;
     }
@@ -272,7 +274,7 @@ impl Tree {
     fn vacate(&mut self, dir: Id, name: &[u8], base: &Option<BaseId>, last: ProcRef) {
         let slot = self.slot(dir, name);
         if let Some(old) = slot.and_then(|s| s.node) {
-            self.node_mut(old).learn(base);
+            self.learn(old, base);
             self.delete(old, last);
         } else if let (None, Some(base)) = (slot.and_then(|s| s.gone.as_ref()), base)
             && self.has_lower(dir)
@@ -340,6 +342,23 @@ impl Tree {
         }
         node.origin = if at_place { Origin::Here } else { Origin::Lower(path.clone()) };
         node.clear();
+        self.come_home(id);
+    }
+
+    /// The real tree has directory `dir` now. What it already had beneath was known by its path there only: it is at its
+    /// place now.
+    fn come_home(&mut self, dir: Id) {
+        let Some(real) = self.lower(dir) else { return };
+        let slots = self.node(dir).slots.iter().filter(|(_, slot)| slot.gone.is_none());
+        let there: Vec<(Id, RelPath)> =
+            slots.filter_map(|(name, slot)| Some((slot.node?, real.join(name)))).collect();
+        for (id, at) in there {
+            if self.node(id).origin == Origin::Lower(at) {
+                self.node_mut(id).origin = Origin::Here;
+                self.come_home(id);
+                self.prune(id);
+            }
+        }
     }
 
     /// Nothing is hidden at a slot any more. An object that had its home there and lives elsewhere has lost its real
@@ -387,6 +406,39 @@ impl Tree {
         self.prune(dir);
     }
 
+    /// A directory that was made over a real one is that one with changes from now on. What came from beneath it has its
+    /// home there again.
+    fn merge(&mut self, path: &RelPath) {
+        let Some((dir, name)) = self.find(path) else { return };
+        let Some(Slot { node: Some(id), gone }) = self.slot(dir, name) else { return };
+        let (id, away) = (*id, gone.as_ref().is_some_and(|g| g.away.is_some()));
+        let made = (self.node(id).origin == Origin::New) && self.node(id).kind == Kind::Dir;
+        if !made || away || !self.has_lower(dir) {
+            return;
+        }
+        let gone = self.slot_mut(dir, name).gone.take();
+        let node = self.node_mut(id);
+        node.origin = Origin::Here;
+        (node.content, node.meta) = (false, true);
+        node.base = gone.filter(|g| g.kind == Kind::Dir).and_then(|g| g.base);
+        self.bring_home(id);
+    }
+
+    /// What the lower has at a slot is hidden there, and nobody but who made the directory anew has hidden it.
+    fn hide(&mut self, r: &Record, last: ProcRef) {
+        let Some((dir, name)) = self.find(&r.path) else { return };
+        let Some(below) = self.lower(dir).map(|d| d.join(name)) else { return };
+        let slot = self.slot(dir, name);
+        let shown = slot.and_then(|s| s.node).is_some_and(|id| self.lower(id).as_ref() == Some(&below));
+        if shown || slot.is_some_and(|s| s.gone.is_some()) {
+            return;
+        }
+        let maker = self.node(dir).last;
+        let last = if maker.seq == 0 { last } else { maker };
+        let gone = Gone { kind: r.kind, base: r.base.clone().map(Box::new), last, away: None };
+        self.slot_mut(dir, name).gone = Some(Box::new(gone));
+    }
+
     fn found_present(&mut self, r: &Record, last: ProcRef) {
         let Some((dir, name)) = self.place(&r.path) else {
             return self.touch(r, last, true, true);
@@ -412,8 +464,8 @@ impl Tree {
             }
         };
         let Some(id) = id else { return };
+        self.learn(id, &r.base);
         let node = self.node_mut(id);
-        node.learn(&r.base);
         node.kind = r.kind;
         node.content = true;
         node.meta = true;
@@ -463,7 +515,7 @@ impl Tree {
     fn found_gone(&mut self, r: &Record, last: ProcRef) {
         let Some((dir, name)) = self.place(&r.path) else { return };
         if let Some(old) = self.slot(dir, name).and_then(|s| s.node) {
-            self.node_mut(old).learn(&r.base);
+            self.learn(old, &r.base);
             self.delete(old, last);
         }
         if self.slot(dir, name).is_none_or(|s| s.gone.is_none()) && self.has_lower(dir) {

@@ -256,7 +256,7 @@ mod tests {
         let bytes = proptest::collection::vec(any::<u8>(), 0..20);
         let record = (
             any::<(u64, u64, u16, u32)>(),
-            (1u8..=18, 1u8..=7),
+            (1u8..=20, 1u8..=7),
             path.clone(),
             proptest::option::of(path),
             proptest::option::of((0u64..1000).prop_map(base)),

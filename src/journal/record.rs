@@ -1,6 +1,6 @@
 //! What one entry of the journal says.
 
-use crate::base::{BaseId, Kind, RelPath};
+use crate::base::{Attr, BaseId, Kind, RelPath};
 use serde::Serialize;
 
 /// What was done to the merged view.
@@ -44,6 +44,11 @@ pub enum Op {
     FoundSame = 17,
     /// Recovery forgot what was known of the root: the records that follow tell all that its upper has.
     Restated = 18,
+    /// The directory `path`, made anew over a real one, is merged with that from now on; what it hides of it the records
+    /// that follow tell.
+    Merged = 19,
+    /// What the real tree has at `path`, in a directory that was merged with its own, is not seen there.
+    Hidden = 20,
 }
 
 impl Op {
@@ -69,6 +74,8 @@ impl Op {
             FoundGone,
             FoundSame,
             Restated,
+            Merged,
+            Hidden,
         ]
         .into_iter()
         .find(|op| *op as u8 == n)
@@ -94,6 +101,31 @@ pub struct Record {
     pub base2: Option<BaseId>,
     /// Process, an id given by `Journal::process`; 0 when unknown.
     pub proc: u32,
+}
+
+impl Record {
+    /// What tells that the directory `path`, made anew over a real one, is merged with that: `hidden` is all that the real
+    /// one has, none of which is seen.
+    pub fn of_merged<'a>(
+        root: u16,
+        path: &'a RelPath,
+        hidden: &'a [(Box<[u8]>, Attr)],
+    ) -> impl Iterator<Item = Record> + 'a {
+        let record = move |op, path, kind, base| Record {
+            op,
+            root,
+            path,
+            path2: None,
+            kind,
+            base,
+            base2: None,
+            proc: 0,
+        };
+        let names = hidden
+            .iter()
+            .map(move |(name, attr)| record(Op::Hidden, path.join(name), attr.kind, Some(BaseId::of(attr))));
+        std::iter::once(record(Op::Merged, path.clone(), Kind::Dir, None)).chain(names)
+    }
 }
 
 /// A process that changed something.

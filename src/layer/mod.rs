@@ -6,6 +6,7 @@
 //! `user.overlay.sbx.base` xattr on what was copied up: where it came from and what it was then.
 
 mod codec;
+mod expand;
 pub mod partial;
 mod probe;
 mod stat_xattr;
@@ -13,9 +14,9 @@ mod usage;
 
 pub use codec::{
     Marks, Origin, WH_OPAQUE, WH_PREFIX, X_BASE, X_OPAQUE, X_ORIGIN, X_PREFIX, X_REDIRECT, X_TRUSTED,
-    clear_opaque, is_opaque, is_private, marks_at, read_origin, read_redirect, set_opaque, write_origin,
-    write_redirect,
+    is_opaque, is_private, marks_at, read_origin, read_redirect, set_opaque, write_origin, write_redirect,
 };
+pub use expand::{Forced, clear_opaque, expand};
 pub use probe::{Features, WhiteoutForm, probe};
 pub use stat_xattr::{StatXattr, X_CONTAINERS, disk_perm, is_stat_xattr};
 pub use usage::{Usage, add_usage};

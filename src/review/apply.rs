@@ -1,10 +1,11 @@
 //! Carries a plan out on the real tree, whole or not at all.
 //!
 //! Order: (1) everything is staged under temporary names, nothing of the real tree is touched but the mode of
-//! directories that could not be written to; (2) the steps; what they replace is set aside, never overwritten; (3) what was
-//! set aside goes to the session, so that the application can be undone; (4) what was done is synced, and the commit
-//! is marked in the intent log; (5) the changes leave the session. Whatever fails up to (4) is taken back, at once or,
-//! after a crash, by the next command; what comes after it is finished by the next command.
+//! directories that could not be written to, for as long as they change; (2) the steps; what they replace is set aside,
+//! never overwritten; (3) what was set aside goes to the session, so that the application can be undone; (4) directories
+//! get their modes and times, what was done is synced, and the commit is marked in the intent log; (5) the changes leave
+//! the session. Whatever fails up to (4) is taken back, at once or, after a crash, by the next command; what comes after
+//! it is finished by the next command.
 
 use super::discard::{Dropper, Seen, drop_order, seen_of};
 use super::intent::{APPLY_LOG, After, Entry, Leaver, LogWriter, Op, Place, Space};
@@ -172,23 +173,18 @@ impl<'a> Run<'a, '_> {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
         let begin = Entry::Begin { time, changes: self.plan.changes.len() };
         self.txn.log.push(&begin).map_err(|e| Error::sys("write the intent log", e))?;
-        // A directory that is to become writable must be so before anything can be staged in it.
-        for step in &self.plan.steps {
-            if let Step::Unlock { root, path, .. } = step {
-                let unlock = |_: &Spaces<'_>, object: &Object| {
-                    file::chmod_fd(object.fd.as_fd(), object.attr.perm | 0o700)
-                };
-                self.txn.attrs(&Place::real(*root, path), None, Box::new(unlock))?;
-            }
-        }
-        self.txn.flush()?;
         self.stage_all()?;
-        for step in &self.plan.steps {
-            self.take(step)?;
-        }
+        // A directory may get a mode that forbids to change its entries, so that comes when none changes any more.
+        let (shape, last): (Vec<_>, Vec<_>) = self.plan.steps.iter().partition(|step| !self.is_of_dir(step));
+        shape.into_iter().try_for_each(|step| self.take(step))?;
         self.txn.flush()?;
         for aside in std::mem::take(&mut self.asides) {
             self.txn.keep(&aside)?;
+        }
+        self.txn.flush()?;
+        last.into_iter().try_for_each(|step| self.take(step))?;
+        for dirs in self.roots {
+            self.txn.lock_again(&Place::real(dirs.root, &RelPath::root()))?;
         }
         self.txn.flush()?;
         for (root, path, time) in std::mem::take(&mut self.dir_times) {
@@ -209,6 +205,12 @@ impl<'a> Run<'a, '_> {
 
     fn change(&self, index: usize) -> Result<&'a Settled> {
         self.plan.changes.get(index).ok_or_else(|| Error::failure("a step without a change"))
+    }
+
+    /// Whether the step sets attributes of a directory.
+    fn is_of_dir(&self, step: &Step) -> bool {
+        let Step::Attr { change, .. } = step else { return false };
+        self.plan.changes.get(*change).is_some_and(|s| s.change.kind == Kind::Dir)
     }
 
     /// Names for all that is to be staged, then the objects themselves.
@@ -353,7 +355,6 @@ impl<'a> Run<'a, '_> {
 
     fn take(&mut self, step: &Step) -> Result<()> {
         match step {
-            Step::Unlock { .. } => Ok(()),
             Step::Move { root, from, to, change } => self.step_move(*root, from, to, *change),
             Step::Mkdir { root, path, .. } => {
                 let at = Place::real(*root, path);
@@ -487,6 +488,10 @@ impl<'a> Run<'a, '_> {
         let from = self.upper(s).map_err(failed)?;
         let is_new = matches!(s.change.what, What::Added | What::Typed);
         self.txn.settle_at(&at)?;
+        if s.change.kind == Kind::Dir {
+            // By its own mode it is judged what changes, and beneath it nothing is to be reached any more.
+            self.txn.lock_again(&at)?;
+        }
         let real = if is_new { None } else { self.txn.spaces.find(&at).map_err(failed)? };
         let (perm, xattrs) = self.wanted(s, &from, real.as_ref()).map_err(failed)?;
         let mtime = if is_new { Some(from.attr.mtime) } else { s.meta.mtime.map(|(_, new)| new) };
@@ -660,7 +665,6 @@ fn path_of(step: &Step) -> &RelPath {
         | Step::Put { path, .. }
         | Step::Rewrite { path, .. }
         | Step::Link { path, .. }
-        | Step::Unlock { path, .. }
         | Step::Attr { path, .. }
         | Step::Remove { path, .. } => path,
     }

@@ -4,6 +4,7 @@
 //! at its *real path* in the real tree, which differs beneath a renamed directory. Everything is resolved beneath the
 //! directory descriptors of a [`RootDirs`]; no symlink is ever followed.
 
+mod aftermath;
 pub mod apply;
 mod attrs;
 pub mod conflict;
@@ -25,6 +26,7 @@ pub mod plan;
 mod preflight;
 mod recover;
 pub mod repair;
+mod replaced;
 pub mod risk;
 pub mod scan;
 pub mod select;
@@ -32,8 +34,10 @@ pub mod settle;
 mod token;
 mod transaction;
 mod undo;
+mod unlocked;
 mod vault;
 
+pub use aftermath::Aftermath;
 pub use apply::{Perms, Policy, Progress, Report, apply, apply_with};
 pub use conflict::{Conflict, Why, check};
 pub use diff::{Options, render, stat};
@@ -43,9 +47,11 @@ pub use marks::Marks;
 pub use merge::{BytesOf, Rebased, has_markers, move_base, session_can_win};
 pub use offline::Offline;
 pub use originals::{KeepLimits, Kept, is_unfinished, kept, let_go};
+pub use paths::merged;
 pub use plan::{Plan, Selection, Step, plan};
 pub use recover::{Recovery, recover};
 pub use repair::{Differing, compare, repair};
+pub use replaced::Replaced;
 pub use risk::{Class, Rules, classify};
 pub use scan::scan;
 pub use settle::{Disagreement, MetaDiff, Settled, Twin, agree, settle};

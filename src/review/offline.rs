@@ -3,12 +3,14 @@
 use super::discard::{Dropper, Leave, Seen};
 use super::objects::{self, Object};
 use super::paths::{Resolver, ancestors, under};
+use super::replaced::Replaced;
 use super::{RootDirs, root_of, scan};
 use crate::base::{Attr, Change, ChangeSet, Errno, Error, Kind, RelPath, Relinked, Result, Sys, What};
+use crate::journal::Record;
 use crate::layer::{self, WH_OPAQUE, WH_PREFIX, WhiteoutForm, X_BASE, X_REDIRECT};
 use crate::sys::{file, xattr};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Edits the uppers of a session that no server has open.
@@ -19,12 +21,11 @@ pub struct Offline<'a> {
     relinked: RefCell<Relinked>,
     /// The changes that are still there.
     left: BTreeMap<(u16, RelPath), &'a Change>,
-    /// Real paths of which a rename that is still there took the object, and where it is now.
-    taken: BTreeMap<(u16, RelPath), RelPath>,
-    /// The same real paths for all renames, also those that left.
-    ever_taken: BTreeSet<(u16, RelPath)>,
+    replaced: Replaced,
     /// For each rename, by its new path: where its old path shows in the merged view.
     old_places: BTreeMap<(u16, RelPath), RelPath>,
+    /// What the journal is to be told beside what left.
+    untold: RefCell<Vec<Record>>,
 }
 
 impl<'a> Offline<'a> {
@@ -36,19 +37,22 @@ impl<'a> Offline<'a> {
             why,
             relinked: RefCell::default(),
             left: BTreeMap::new(),
-            taken: BTreeMap::new(),
-            ever_taken: BTreeSet::new(),
+            replaced: Replaced::new(set, why),
             old_places: BTreeMap::new(),
+            untold: RefCell::default(),
         };
         for c in &set.changes {
             if let Some(from) = c.from.as_ref().filter(|_| c.what == What::Renamed) {
-                offline.taken.insert((c.root, from.clone()), c.path.clone());
                 offline.old_places.insert((c.root, c.path.clone()), resolver.merged(c.root, from));
             }
             offline.left.insert((c.root, c.path.clone()), c);
         }
-        offline.ever_taken = offline.taken.keys().cloned().collect();
         offline
+    }
+
+    /// Takes what the journal is to be told of the upper before it is told of the change that just left.
+    pub fn untold(&mut self) -> Vec<Record> {
+        std::mem::take(self.untold.get_mut())
     }
 }
 
@@ -74,9 +78,7 @@ impl Dropper for Offline<'_> {
             return Ok(false);
         }
         let change = self.left.remove(&(root, path.clone()));
-        if let Some(from) = change.and_then(|c| c.from.clone()) {
-            self.taken.remove(&(root, from));
-        }
+        self.replaced.left(root, path);
         self.edit(dirs, path, change).map_err(failed)?;
         if let Some(o) = &object {
             forget_index(dirs, o).map_err(failed)?;
@@ -178,19 +180,9 @@ impl Offline<'_> {
         self.tidy(dirs, path)
     }
 
-    /// As [`lower_of`], and turns every opaque mark on the way into whiteouts, so that what leaves the session shows
-    /// what is below. A new directory where the real one was renamed away stays as it is as long as the real tree
-    /// does not have it: what is below it then belongs elsewhere.
+    /// As [`Replaced::reveal`], and merges what is on the way.
     fn reveal(&self, dirs: &RootDirs, path: &RelPath) -> Sys<Option<RelPath>> {
-        lower_of(dirs, path, |at, lower, object| {
-            if scan::is_opaque(dirs, object)? {
-                if self.was_elsewhere(dirs, lower) || self.taken.contains_key(&(dirs.root, lower.clone())) {
-                    return Ok(false);
-                }
-                self.expand(dirs, at, lower, object)?;
-            }
-            Ok(true)
-        })
+        self.replaced.reveal(dirs, path, |at, lower, object| self.expand(dirs, at, lower, object))
     }
 
     /// As [`Offline::reveal`], for what the real tree has now: directories that the session renamed were renamed there before,
@@ -211,9 +203,12 @@ impl Offline<'_> {
         Ok(objects::stat(dirs.real.as_fd(), path)?.filter(|a| a.kind == Kind::Dir).map(|_| path.clone()))
     }
 
-    /// As [`expand`]. What came back to where the real tree has it needs not to say so any more.
+    /// Merges the upper directory `path` with the real one at `lower`, and notes what it hides of that. What came back
+    /// to where the real tree has it needs not to say so any more.
     fn expand(&self, dirs: &RootDirs, path: &RelPath, lower: &RelPath, object: &Object) -> Sys<()> {
-        expand(dirs, path, lower, object)?;
+        let real = objects::open_dir(dirs.real.as_fd(), lower)?;
+        let hidden = layer::expand(object.fd.as_fd(), real.as_fd(), dirs.features, &in_writable)?;
+        self.untold.borrow_mut().extend(Record::of_merged(dirs.root, path, &hidden));
         for name in objects::names(dirs.upper.as_fd(), path)? {
             let (child, below) = (path.join(&name), lower.join(&name));
             let found = Object::find(dirs.upper.as_fd(), &child)?.filter(|o| o.attr.kind == Kind::Dir);
@@ -235,7 +230,7 @@ impl Offline<'_> {
             return self.old_places.get(&(dirs.root, path.clone())).unwrap_or(from).clone();
         }
         for dir in ancestors(from) {
-            if let Some(to) = self.taken.get(&(dirs.root, dir.clone()))
+            if let Some(to) = self.replaced.taken(dirs.root, &dir)
                 && let Some(rest) = from.strip_prefix(&dir)
             {
                 return under(to, &rest);
@@ -247,7 +242,7 @@ impl Offline<'_> {
     /// The real object at `real` was hidden in a directory that went back to its old place, and is still under
     /// another name: it is hidden there.
     fn hide_again(&self, dirs: &RootDirs, real: &RelPath) -> Sys<()> {
-        if !self.taken.contains_key(&(dirs.root, real.clone())) {
+        if self.replaced.taken(dirs.root, real).is_none() {
             return Ok(());
         }
         let place = self.old_place(dirs, real, real);
@@ -275,11 +270,6 @@ impl Offline<'_> {
         self.settle_name(dirs, &place, Some(real))
     }
 
-    /// Whether the session has the real object at `real` under another name, and the real tree still has it there.
-    fn was_elsewhere(&self, dirs: &RootDirs, real: &RelPath) -> bool {
-        self.why == Leave::Discarded && self.ever_taken.contains(&(dirs.root, real.clone()))
-    }
-
     /// Puts a whiteout at a free name if a rename that stays in the session took the real object from there, and
     /// takes one away if not.
     fn settle_name(&self, dirs: &RootDirs, path: &RelPath, slot: Option<&RelPath>) -> Sys<()> {
@@ -290,7 +280,7 @@ impl Offline<'_> {
             Err(e) => return Err(e),
         };
         let form = dirs.features.whiteout;
-        let taken = slot.is_some_and(|slot| self.taken.contains_key(&(dirs.root, slot.clone())));
+        let taken = slot.is_some_and(|slot| self.replaced.taken(dirs.root, slot).is_some());
         match layer::find(dir.as_fd(), name, layer::LayerKind::Overlay, form == WhiteoutForm::Prefix)? {
             layer::Found::Whiteout(_) if !taken => {
                 objects::in_writable(dir.as_fd(), || remove_whiteout(dir.as_fd(), name, form))
@@ -321,10 +311,10 @@ impl Offline<'_> {
         };
         if scan::is_opaque(dirs, object)? {
             match (&real, slot) {
-                (Some(_), Some(slot)) if !self.was_elsewhere(dirs, slot) => {
+                (Some(_), Some(slot)) if !self.replaced.was_elsewhere(dirs.root, slot) => {
                     self.expand(dirs, path, slot, object)?;
                 }
-                _ => clear_opaque(object)?,
+                _ => layer::clear_opaque(object.fd.as_fd(), dirs.features, &in_writable)?,
             }
         }
         if let Some(Change { what: What::Renamed, from: Some(from), .. }) = change {
@@ -415,7 +405,8 @@ impl Offline<'_> {
             return Ok(());
         }
         let Some(lower) = lower_of(dirs, dir, |_, _, _| Ok(true))? else { return Ok(()) };
-        if self.taken.contains_key(&(dirs.root, lower.clone())) || self.was_elsewhere(dirs, &lower) {
+        if self.replaced.taken(dirs.root, &lower).is_some() || self.replaced.was_elsewhere(dirs.root, &lower)
+        {
             return Ok(());
         }
         self.expand(dirs, dir, &lower, &object)
@@ -494,8 +485,8 @@ fn take_whiteouts(dirs: &RootDirs, top: &RelPath) -> Sys<Vec<RelPath>> {
     Ok(taken)
 }
 
-fn in_dir<'a>(dir: &'a Object, mut change: impl FnMut(BorrowedFd<'a>) -> Sys<()>) -> Sys<()> {
-    objects::in_writable(dir.fd.as_fd(), || change(dir.fd.as_fd()))
+fn in_writable(dir: BorrowedFd<'_>, change: &dyn Fn() -> Sys<()>) -> Sys<()> {
+    objects::in_writable(dir, change)
 }
 
 fn forget(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
@@ -508,7 +499,7 @@ fn forget(fd: BorrowedFd<'_>, name: &[u8]) -> Sys<()> {
 /// Where the content below the upper directory `path` lies in the real tree, by the redirects on the way and not
 /// minding opaque marks; `None` where the real tree has no directory for it. `each` sees every directory of the upper
 /// on the way that has one, with its real path; by saying false it makes what is below count as not there.
-fn lower_of(
+pub(super) fn lower_of(
     dirs: &RootDirs,
     path: &RelPath,
     mut each: impl FnMut(&RelPath, &RelPath, &Object) -> Sys<bool>,
@@ -533,43 +524,4 @@ fn lower_of(
         }
     }
     Ok(lower)
-}
-
-/// Says with whiteouts what the opaque mark of the upper directory `path` says about the real directory `lower`. The
-/// mark goes last: stopped half-way, the directory means what it meant.
-fn expand(dirs: &RootDirs, path: &RelPath, lower: &RelPath, object: &Object) -> Sys<()> {
-    let form = dirs.features.whiteout;
-    for name in objects::names(dirs.real.as_fd(), lower)? {
-        match Object::find(object.fd.as_fd(), &RelPath::new(&name)?)? {
-            None => in_dir(object, |fd| layer::make_whiteout(fd, &name, form)).or_else(|e| match e {
-                Errno::EEXIST => Ok(()),
-                e => Err(e),
-            })?,
-            Some(child) if child.attr.kind == Kind::Dir => {
-                let below = objects::stat(dirs.real.as_fd(), &lower.join(&name))?;
-                let merges = below.is_some_and(|b| b.kind == Kind::Dir);
-                if merges && xattr::get(child.fd.as_fd(), X_REDIRECT)?.is_none() {
-                    mark_opaque(dirs, &child)?;
-                }
-            }
-            Some(_) => {}
-        }
-    }
-    let object = Object::find(dirs.upper.as_fd(), path)?.ok_or(Errno::ENOENT)?;
-    clear_opaque(&object)
-}
-
-fn mark_opaque(dirs: &RootDirs, dir: &Object) -> Sys<()> {
-    if dirs.features.xattr {
-        return in_dir(dir, layer::set_opaque);
-    }
-    in_dir(dir, |fd| file::openat(fd, WH_OPAQUE, libc::O_CREAT | libc::O_WRONLY, 0o600).map(drop))
-}
-
-fn clear_opaque(dir: &Object) -> Sys<()> {
-    layer::clear_opaque(dir.fd.as_fd())?;
-    match in_dir(dir, |fd| file::unlinkat(fd, WH_OPAQUE)) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(e) => Err(e),
-    }
 }

@@ -121,8 +121,7 @@ pub fn left_over(roots: &[RootDirs], set: &[Settled], resting: bool) -> Result<V
         let dirs = root_of(roots, s.change.root)?;
         let found = staged_in_real(dirs, &real).and_then(|content| {
             let Some(content) = content else { return Ok(None) };
-            let part = Part { settled: s, content };
-            Ok(Some((rebase(dirs, &part, resting)?, part.content)))
+            Ok(Some((rebase(dirs, s, Some(&content), resting)?, content)))
         });
         let found = found.map_err(|e| Error::on_path("look for the part of", real.as_bytes(), e))?;
         if let Some((base, content)) = found {
@@ -176,7 +175,7 @@ fn staged(
     let mut moved = Vec::with_capacity(parts.len());
     for part in parts {
         let c = &part.settled.change;
-        let base = rebase(root_of(roots, c.root)?, &part, resting)
+        let base = rebase(root_of(roots, c.root)?, part.settled, Some(&part.content), resting)
             .map_err(|e| Error::on_path("move onto the new real file", c.path.as_bytes(), e))?;
         let real = part.settled.real_path.clone().unwrap_or_else(|| c.path.clone());
         let ino = part.settled.upper.map_or(0, |a| a.ino);
@@ -270,14 +269,13 @@ fn stage(dirs: &RootDirs, shadow: &RootDirs, part: &Part<'_>) -> Sys<Change> {
     })
 }
 
-/// The session's file is a change of the real file as it is now. A live server knows its files by what the upper says
-/// of their origin: there only the journal is told.
-fn rebase(dirs: &RootDirs, part: &Part<'_>, resting: bool) -> Sys<BaseId> {
-    let s = part.settled;
+/// The session's file is a change of the real file as it is now, which has this content. A live server knows its files by
+/// what the upper says of their origin: there only the journal is told.
+pub(super) fn rebase(dirs: &RootDirs, s: &Settled, content: Option<&[u8]>, resting: bool) -> Sys<BaseId> {
     let real_path = s.real_path.as_ref().ok_or(Errno::EINVAL)?;
     let real = Object::find(dirs.real.as_fd(), real_path)?.ok_or(Errno::ENOENT)?;
     let mut base = BaseId::of(&real.attr);
-    base.hash = Some(*blake3::hash(&part.content).as_bytes());
+    base.hash = content.map(|bytes| *blake3::hash(bytes).as_bytes());
     let upper = Object::find(dirs.upper.as_fd(), &s.change.path)?.ok_or(Errno::ESTALE)?;
     if resting && layer::read_origin(upper.fd.as_fd())?.is_some() {
         let origin = Origin { path: real_path.clone(), base: base.clone(), btime: real.attr.btime };

@@ -1,6 +1,6 @@
 //! Where the object of a change lies in the real tree, worked out from the set of changes alone.
 
-use crate::base::{Change, Kind, RelPath, What};
+use crate::base::{Change, ChangeSet, Kind, RelPath, What};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// `base` with `rest` beneath it; `base` itself when `rest` is empty.
@@ -11,6 +11,12 @@ pub(crate) fn under(base: &RelPath, rest: &RelPath) -> RelPath {
 /// The ancestors of `path` from its parent up to, and with, the root.
 pub(crate) fn ancestors(path: &RelPath) -> impl Iterator<Item = RelPath> {
     std::iter::successors(path.parent(), RelPath::parent)
+}
+
+/// Where the real path `real` shows in the merged view of a session with these changes, were it not for its own: beneath
+/// the nearest directory above it that was renamed.
+pub fn merged(set: &ChangeSet, root: u16, real: &RelPath) -> RelPath {
+    Resolver::new(&set.changes).merged(root, real)
 }
 
 /// Answers questions about a set of changes by path.

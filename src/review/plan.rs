@@ -67,15 +67,6 @@ pub enum Step {
         /// The change this carries out.
         change: usize,
     },
-    /// Let the owner of a directory write in it until [`Step::Attr`] gives it its final mode.
-    Unlock {
-        /// Which root.
-        root: u16,
-        /// The directory.
-        path: RelPath,
-        /// The change this belongs to.
-        change: usize,
-    },
     /// Set the attributes that differ.
     Attr {
         /// Which root.
@@ -195,14 +186,6 @@ fn leaves_place(s: &Settled) -> bool {
 fn steps_of(changes: &[Settled], root: u16) -> Result<Vec<Step>> {
     let mine: Vec<usize> = (0..changes.len()).filter(|&i| changes[i].change.root == root).collect();
     let mut steps = Vec::new();
-    for &i in &mine {
-        let c = &changes[i].change;
-        let locked = changes[i].meta.mode.is_some_and(|(old, new)| old & 0o200 == 0 && new & 0o200 != 0);
-        if c.kind == Kind::Dir && c.what != What::Added && locked {
-            let path = changes[i].real_path.clone().unwrap_or_else(|| c.path.clone());
-            steps.push(Step::Unlock { root, path, change: i });
-        }
-    }
     moves(changes, root, &mine, &mut steps)?;
     files(changes, root, &mine, &mut steps);
     for &i in mine.iter().rev().filter(|&&i| changes[i].change.what == What::Deleted) {
@@ -377,7 +360,6 @@ mod tests {
                 Step::Put { path, stage, .. } => format!("put {path} from {:?}", stage),
                 Step::Rewrite { path, .. } => format!("rewrite {path}"),
                 Step::Link { path, to, .. } => format!("link {path} {to}"),
-                Step::Unlock { path, .. } => format!("unlock {path}"),
                 Step::Attr { path, .. } => format!("attr {path}"),
                 Step::Remove { path, .. } => format!("remove {path}"),
             })

@@ -8,6 +8,7 @@
 use super::intent::{Entry, Id, LogWriter, Op, Place, Saved, Space};
 use super::objects::{self, Object};
 use super::paths::ancestors;
+use super::unlocked::{UnlockedDirs, is_locked};
 use super::{RootDirs, attrs, copy};
 use crate::base::{Attr, Errno, Error, Kind, RelPath, Result, Sys};
 use crate::sys::file;
@@ -129,8 +130,11 @@ pub(crate) struct Txn<'a, 'p> {
     overlay: BTreeMap<Place, Soon>,
     /// Names from and to which the batch moves directories.
     moved: BTreeSet<Place>,
+    /// Directories whose attributes the batch sets.
+    styled: BTreeSet<Place>,
     /// Directories whose times are noted, by device and inode.
     timed: HashSet<(u64, u64)>,
+    unlocked: UnlockedDirs,
     salt: u64,
     names: u64,
     /// How the names of what is kept begin.
@@ -155,7 +159,9 @@ impl<'a, 'p> Txn<'a, 'p> {
             pending: Vec::new(),
             overlay: BTreeMap::new(),
             moved: BTreeSet::new(),
+            styled: BTreeSet::new(),
             timed: HashSet::new(),
+            unlocked: UnlockedDirs::default(),
             salt: std::hash::RandomState::new().build_hasher().finish() >> 24,
             names: 0,
             prefix,
@@ -207,31 +213,57 @@ impl<'a, 'p> Txn<'a, 'p> {
         self.pending.push(Pending { op, action, expected });
     }
 
-    /// Notes the times of the directory that holds `place`, the first time that its entries change.
-    pub fn note_times(&mut self, place: &Place) -> Result<()> {
+    /// Sees to it that the entries of the directory that holds `place` can change, and notes its times when they do so
+    /// for the first time.
+    fn enter(&mut self, place: &Place) -> Result<()> {
         let Some(path) = place.path.parent() else { return Ok(()) };
         let at = Place { space: place.space, path };
         if at.space == Space::Kept || matches!(self.overlay.get(&at), Some(Soon::New)) {
             return Ok(());
         }
-        if let Some(attr) = self.look(&at)?
-            && self.timed.insert((attr.dev, attr.ino))
-        {
-            self.queue(Op::Times { at, atime: attr.atime, mtime: attr.mtime }, None, None);
+        if self.styled.contains(&at) {
+            self.flush()?;
+        }
+        let Some(attr) = self.look(&at)? else { return Ok(()) };
+        if self.timed.insert((attr.dev, attr.ino)) {
+            let times = Op::Times { at: at.clone(), atime: attr.atime, mtime: attr.mtime };
+            self.queue(times, None, None);
+        }
+        if is_locked(&attr) && self.unlocked.add(&at, &attr) {
+            self.set_mode(&at, attr.perm | 0o700)?;
+            // What follows may build on that.
+            self.styled.remove(&at);
         }
         Ok(())
     }
 
+    fn set_mode(&mut self, at: &Place, perm: u32) -> Result<()> {
+        let set = move |_: &Spaces<'_>, object: &Object| file::chmod_fd(object.fd.as_fd(), perm);
+        self.attrs(at, None, Box::new(set))
+    }
+
+    /// Directories at or beneath `within` that were made writable get their own modes back.
+    pub fn lock_again(&mut self, within: &Place) -> Result<()> {
+        let dirs = self.unlocked.take(within);
+        if dirs.is_empty() {
+            return Ok(());
+        }
+        // Taken back, they are to be writable first: that is on the disk when their attributes are noted.
+        self.flush()?;
+        dirs.iter().try_for_each(|dir| self.set_mode(&dir.at, dir.perm))?;
+        self.flush()
+    }
+
     /// A temporary object will be made at `at` by the caller, after the next flush.
     pub fn make(&mut self, at: &Place, tree: bool) -> Result<()> {
-        self.note_times(at)?;
+        self.enter(at)?;
         self.queue(Op::Make { at: at.clone(), tree }, None, None);
         Ok(())
     }
 
     /// As [`Txn::make`], and `action` makes it.
     pub fn make_by(&mut self, at: &Place, tree: bool, action: Action<'a>) -> Result<()> {
-        self.note_times(at)?;
+        self.enter(at)?;
         self.queue(Op::Make { at: at.clone(), tree }, Some(action), None);
         Ok(())
     }
@@ -239,8 +271,8 @@ impl<'a, 'p> Txn<'a, 'p> {
     /// Renames to a name that is free.
     pub fn rename(&mut self, from: &Place, to: &Place, expected: Option<&Attr>) -> Result<()> {
         self.come_near(to)?;
-        self.note_times(from)?;
-        self.note_times(to)?;
+        self.enter(from)?;
+        self.enter(to)?;
         let attr = self.look(from)?.ok_or_else(|| failed_at("move", from, Errno::ENOENT))?;
         expect(&attr, expected).map_err(|e| failed_at("move", from, e))?;
         if self.look(to)?.is_some() {
@@ -253,14 +285,15 @@ impl<'a, 'p> Txn<'a, 'p> {
         self.overlay.insert(to.clone(), Soon::Is(attr));
         if attr.kind == Kind::Dir {
             self.moved.extend([from.clone(), to.clone()]);
+            self.unlocked.follow(from, to);
         }
         Ok(())
     }
 
     /// Lets two objects change places; `expected` is what is at `one`.
     pub fn swap(&mut self, one: &Place, other: &Place, expected: Option<&Attr>) -> Result<()> {
-        self.note_times(one)?;
-        self.note_times(other)?;
+        self.enter(one)?;
+        self.enter(other)?;
         let missing = |place| move || failed_at("replace", place, Errno::ESTALE);
         let other_attr = self.look(other)?.ok_or_else(missing(other))?;
         let attr = self.look(one)?.ok_or_else(missing(one))?;
@@ -272,13 +305,14 @@ impl<'a, 'p> Txn<'a, 'p> {
         self.overlay.insert(other.clone(), Soon::Is(attr));
         if attr.kind == Kind::Dir || other_attr.kind == Kind::Dir {
             self.moved.extend([one.clone(), other.clone()]);
+            self.unlocked.swap(one, other);
         }
         Ok(())
     }
 
     /// Makes a directory where nothing is.
     pub fn mkdir(&mut self, at: &Place) -> Result<()> {
-        self.note_times(at)?;
+        self.enter(at)?;
         // On the disk, nothing must be there when this is logged: what is there is not ours to remove.
         self.settle_at(at)?;
         self.queue(Op::Mkdir { at: at.clone() }, None, None);
@@ -304,10 +338,11 @@ impl<'a, 'p> Txn<'a, 'p> {
 
     /// Removes a directory that is or will be empty.
     pub fn rmdir(&mut self, at: &Place) -> Result<()> {
-        self.note_times(at)?;
+        self.enter(at)?;
         self.settle_at(at)?;
         let saved = self.spaces.save(at).map_err(|e| failed_at("remove", at, e))?;
         self.queue(Op::Rmdir { at: at.clone(), saved }, None, None);
+        self.unlocked.take(at);
         self.overlay.insert(at.clone(), Soon::Absent);
         Ok(())
     }
@@ -319,6 +354,9 @@ impl<'a, 'p> Txn<'a, 'p> {
         let failed = |e| failed_at("set the attributes of", at, e);
         let saved = self.spaces.save(at).map_err(failed)?;
         expect(&saved.attr, expected).map_err(failed)?;
+        if saved.attr.kind == Kind::Dir {
+            self.styled.insert(at.clone());
+        }
         let action = on_same(at, &saved, action);
         self.queue(Op::Attrs { at: at.clone(), saved }, Some(action), None);
         Ok(())
@@ -363,6 +401,7 @@ impl<'a, 'p> Txn<'a, 'p> {
     pub fn flush(&mut self) -> Result<()> {
         self.overlay.clear();
         self.moved.clear();
+        self.styled.clear();
         let pending = std::mem::take(&mut self.pending);
         if pending.is_empty() {
             return Ok(());
@@ -598,6 +637,8 @@ fn inverse(spaces: &Spaces<'_>, op: &Op) -> Sys<bool> {
         Op::Swap { one, other, one_id, other_id } => match (id_at(one)?, id_at(other)?) {
             // What was to come to `one` is still where it was made.
             (_, Some(b)) if b == *other_id => {}
+            // And here it had not even come to where it was to start from.
+            (Some(a), _) if a == *one_id => {}
             (Some(a), Some(b)) if (a, b) == (*other_id, *one_id) => {
                 spaces.rename(one, other, libc::RENAME_EXCHANGE)?;
                 return Ok(true);

@@ -4,6 +4,7 @@
 //! left behind is compared with what it was right after it.
 
 use super::RootDirs;
+use super::aftermath::Aftermath;
 use super::apply::Progress;
 use super::intent::{After, Entry, Log, LogWriter, Op, Place, Space, UNDO_LOG};
 use super::objects::{self, Object};
@@ -46,6 +47,8 @@ pub enum Undone {
         kept: PathBuf,
         /// What did not work afterwards.
         warnings: Vec<Error>,
+        /// What it means for the session.
+        after: Aftermath,
     },
 }
 
@@ -72,9 +75,9 @@ pub fn undo(
         return Ok(Undone::Refused(moved));
     }
     let kept = vault.dir(entry.number);
-    let (time, changes) = (entry.apply.time, entry.apply.changes);
+    let (time, changes, after) = (entry.apply.time, entry.apply.changes, Aftermath::of(&entry.apply));
     if dry {
-        return Ok(Undone::Done { time, changes, kept, warnings: Vec::new() });
+        return Ok(Undone::Done { time, changes, kept, warnings: Vec::new(), after });
     }
     let log = LogWriter::create(spaces.kept.as_fd(), UNDO_LOG)
         .map_err(|e| Error::sys("write the intent log", e))?;
@@ -91,7 +94,7 @@ pub fn undo(
                 let ended = txn.log.push(&Entry::Done).and_then(|()| txn.log.sync());
                 warnings.extend(ended.err().map(|e| Error::sys("write the intent log", e)));
             }
-            Ok(Undone::Done { time, changes, kept, warnings })
+            Ok(Undone::Done { time, changes, kept, warnings, after })
         }
         Err(mut e) => {
             let mut back = Backwards::new(&txn.spaces);
@@ -187,6 +190,9 @@ fn run(txn: &mut Txn<'_, '_>, log: &Log) -> Result<()> {
             op => invert(txn, op)?,
         }
     }
+    for dirs in txn.spaces.roots {
+        txn.lock_again(&Place::real(dirs.root, &RelPath::root()))?;
+    }
     txn.flush()?;
     let synced = txn.fault.at("commit").and_then(|()| {
         for root in txn.spaces.roots {
@@ -225,6 +231,7 @@ fn invert(txn: &mut Txn<'_, '_>, op: &Op) -> Result<()> {
             if txn.look(at)?.is_none_or(|a| a.kind != saved.attr.kind) {
                 return Ok(());
             }
+            txn.lock_again(at)?;
             let saved = saved.clone();
             let give =
                 move |_: &Spaces<'_>, object: &Object| attrs::restore(object, &saved.attr, &saved.xattrs);

@@ -2,7 +2,7 @@
 
 use super::inside::PLACE;
 use super::veil::{self, Step};
-use crate::base::{Access, Error, ErrorKind, Net, Result, Rules};
+use crate::base::{Access, Error, ErrorKind, Net, PRIVATE_TEMPS, Result, Rules};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -56,8 +56,7 @@ impl Spec {
 
     /// The private directories, outermost first: those of `hidden`, and `/tmp` and `/var/tmp` unless a root holds them.
     fn private_dirs(&self) -> Vec<&Path> {
-        let temps = [Path::new("/tmp"), Path::new("/var/tmp")];
-        let temps = temps.into_iter().filter(|t| self.bind_of(t).is_none());
+        let temps = PRIVATE_TEMPS.map(Path::new).into_iter().filter(|t| self.bind_of(t).is_none());
         let hidden = self.hidden.iter().map(PathBuf::as_path);
         let shown = |p: &Path| self.bind_of(p).is_none() || !self.hidden_in_view.iter().any(|h| h == p);
         let mut all: Vec<&Path> = temps
@@ -216,7 +215,7 @@ impl Args {
     }
 
     fn private(&mut self, dir: &Path) {
-        let shared = dir == Path::new("/tmp") || dir == Path::new("/var/tmp");
+        let shared = PRIVATE_TEMPS.iter().any(|t| dir == Path::new(t));
         let perms = if shared { "1777" } else { "0700" };
         self.words(["--perms", perms, "--tmpfs"]).word(dir);
     }

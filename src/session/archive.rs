@@ -37,6 +37,8 @@ const VERSION: u32 = 1;
 const WINDOW: u32 = 27;
 /// The file beside `archived.json` with the real paths that the session changed, each ended by a NUL.
 const CHANGED: &str = "changed";
+/// The way out where an archive cannot be written.
+const NAME_ANOTHER: &str = "name a file in a directory that is there and that you may write to: -o FILE";
 /// How every file begins that age wrote.
 const AGE: &[u8] = b"age-encryption.org/";
 
@@ -297,7 +299,7 @@ fn canonical(file: &Path) -> Result<PathBuf> {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     };
-    let dir = dir.canonicalize().map_err(|e| Error::on_path("write", shown, e))?;
+    let dir = dir.canonicalize().map_err(|e| Error::on_path("write", shown, e).hint(NAME_ANOTHER))?;
     Ok(dir.join(name))
 }
 
@@ -368,7 +370,7 @@ fn write_part(
 ) -> Result<(u64, Seal)> {
     let told = |e: std::io::Error| Error::on_path("write", path.as_os_str().as_bytes(), e);
     let plain = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let part = plain.map_err(told)?;
+    let part = plain.map_err(|e| told(e).hint(NAME_ANOTHER))?;
     // Held until the end, so that `gc` knows that it is being written.
     let held = part.try_clone().map_err(told)?;
     let held = nix::fcntl::Flock::lock(held, nix::fcntl::FlockArg::LockExclusiveNonblock)

@@ -32,7 +32,8 @@
 //! days = 30                     # and not older
 //! ```
 
-use crate::base::{Error, ErrorKind, Pattern, Result, Target, quote};
+use crate::base::{Errno, Error, ErrorKind, Pattern, Result, Target, quote};
+use crate::sys::content::{BY_HAND, read_file};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -72,7 +73,7 @@ impl std::fmt::Display for Size {
         match units.iter().find(|(unit, _)| self.0 >= *unit) {
             Some((unit, name)) if self.0.is_multiple_of(*unit) => write!(f, "{}{name}", self.0 / unit),
             Some((unit, name)) => write!(f, "{:.1}{name}", self.0 as f64 / *unit as f64),
-            None => write!(f, "{}", self.0),
+            None => write!(f, "{}B", self.0),
         }
     }
 }
@@ -170,6 +171,28 @@ pub struct LimitsConfig {
     /// Processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
+}
+
+impl LimitsConfig {
+    /// Less than this no program has room to start in.
+    const LEAST_MEMORY: Size = Size(16 << 20);
+
+    /// Refuses limits with which nothing can run.
+    ///
+    /// # Errors
+    /// `Usage`.
+    pub fn check(&self) -> Result<()> {
+        if let Some(memory) = self.memory.filter(|m| *m < Self::LEAST_MEMORY) {
+            return Err(Error::usage(format!("no program can run in {memory} of memory"))
+                .hint(format!("allow {} or more: --memory, or limits.memory", Self::LEAST_MEMORY)));
+        }
+        if self.pids == Some(0) {
+            return Err(
+                Error::usage("no command can run without a process").hint("allow 1 or more: limits.pids")
+            );
+        }
+        Ok(())
+    }
 }
 
 impl std::fmt::Display for LimitsConfig {
@@ -289,7 +312,7 @@ impl Config {
     /// `Usage` naming file and line of a mistake, or what a project may not do.
     pub fn load(roots: &[&Path], more: impl FnOnce(&mut Config)) -> Result<Config> {
         let mut config = match user_file() {
-            Some(path) => match read(&path)? {
+            Some(path) => match read_config(&path)? {
                 Some(text) => parse_at(&text, &path)?,
                 None => Config::default(),
             },
@@ -298,7 +321,7 @@ impl Config {
         more(&mut config);
         for root in roots {
             let path = root.join(PROJECT_FILE);
-            if let Some(text) = read(&path)? {
+            if let Some(text) = read_config(&path)? {
                 refuse_loosening(&text, &path)?;
                 config.tighten(parse_at(&text, &path)?, root);
             }
@@ -328,22 +351,27 @@ impl Config {
 }
 
 /// `$XDG_CONFIG_HOME/sbx-fuse/config.toml`, by default below `~/.config`.
-fn user_file() -> Option<PathBuf> {
+pub fn user_file() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let config = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|h| h.join(".config")))?;
     Some(config.join("sbx-fuse/config.toml"))
 }
 
-fn read(path: &Path) -> Result<Option<String>> {
-    let shown = path.as_os_str().as_bytes();
-    let bytes = match std::fs::read(path) {
+/// The text of a configuration file; `None` when there is none.
+///
+/// # Errors
+/// `Usage` for what cannot be one; a file that cannot be read may hold a rule that protects.
+pub fn read_config(path: &Path) -> Result<Option<String>> {
+    let bytes = match read_file("read the configuration", path, BY_HAND) {
         Ok(bytes) => bytes,
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => return Ok(None),
-        // A rule that cannot be read may be one that protects.
-        Err(e) => return Err(Error::on_path("read the configuration", shown, e)),
+        Err(e) if matches!(e.errno, Some(Errno::ENOENT | Errno::ENOTDIR)) => return Ok(None),
+        Err(e) if e.hint.is_none() => return Err(e.hint("make it readable, or take it away")),
+        Err(e) => return Err(e),
     };
-    String::from_utf8(bytes).map(Some).map_err(|_| {
-        Error::usage(format!("the configuration {} is not UTF-8", quote(shown))).hint("save it as UTF-8")
+    String::from_utf8(bytes).map(Some).map_err(|e| {
+        let (shown, valid) = (quote(path.as_os_str().as_bytes()), e.utf8_error().valid_up_to());
+        let line = e.as_bytes().iter().take(valid).filter(|&&b| b == b'\n').count() + 1;
+        Error::usage(format!("{shown}, line {line}: not UTF-8")).hint("correct that line")
     })
 }
 

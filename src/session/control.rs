@@ -64,6 +64,17 @@ pub struct NewBase {
     pub base: BaseId,
 }
 
+/// A directory of a live session, made anew over a real one, that is to be merged with that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merging {
+    /// Which root.
+    pub root: u16,
+    /// Where it is in the merged view.
+    pub path: RelPath,
+    /// Where the real directory is.
+    pub real: RelPath,
+}
+
 /// What a server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveStatus {
@@ -105,6 +116,11 @@ pub trait Handler: Send + Sync {
     /// # Errors
     /// As the file operations on the upper.
     fn drop_change(&self, change: &Leaving) -> Result<bool>;
+    /// Merges a directory made anew with the real one of its place; false when it is no such directory.
+    ///
+    /// # Errors
+    /// As the file operations on the upper.
+    fn merge(&self, dir: &Merging) -> Result<bool>;
     /// Notes on what a file is based from now on; false when something else is at its path.
     ///
     /// # Errors
@@ -140,6 +156,11 @@ enum Request {
         seen: Option<Seen>,
         #[serde(default)]
         silent: Vec<PathBytes>,
+    },
+    Merge {
+        root: u16,
+        path: PathBytes,
+        real: PathBytes,
     },
     BasedOn {
         root: u16,
@@ -341,6 +362,10 @@ fn handle(request: Request, joined: &mut Joined<'_>) -> Result<Answer> {
             let change = Leaving { applied, root, path: relative(&path)?, from, seen, silent };
             Answer::Dropped(handler.drop_change(&change)?)
         }
+        Request::Merge { root, path, real } => {
+            let dir = Merging { root, path: relative(&path)?, real: relative(&real)? };
+            Answer::Dropped(handler.merge(&dir)?)
+        }
         Request::BasedOn { root, path, real, ino, base } => {
             let file = NewBase { root, path: relative(&path)?, real: relative(&real)?, ino, base };
             Answer::Dropped(handler.based_on(&file)?)
@@ -452,6 +477,18 @@ impl Client {
         };
         match self.ask(&request)? {
             Answer::Dropped(dropped) => Ok(dropped),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// As [`Handler::merge`].
+    ///
+    /// # Errors
+    /// The handler's, or when it does not answer.
+    pub fn merge(&mut self, dir: &Merging) -> Result<bool> {
+        let text = |p: &RelPath| PathBytes(p.as_bytes().to_vec());
+        match self.ask(&Request::Merge { root: dir.root, path: text(&dir.path), real: text(&dir.real) })? {
+            Answer::Dropped(merged) => Ok(merged),
             other => Err(unexpected(&other)),
         }
     }
@@ -590,6 +627,9 @@ mod tests {
             assert_eq!(change.from.as_ref().unwrap().as_bytes(), b"b");
             Ok(change.applied && change.seen.is_none())
         }
+        fn merge(&self, dir: &Merging) -> Result<bool> {
+            Ok((dir.root, dir.path.as_bytes(), dir.real.as_bytes()) == (2, &b"d"[..], &b"e"[..]))
+        }
         fn based_on(&self, file: &NewBase) -> Result<bool> {
             Ok(file.ino == 9 && file.real.as_bytes() == b"b" && file.base.size == 5)
         }
@@ -631,6 +671,8 @@ mod tests {
         assert!(client.drop_change(&change).unwrap());
         change.seen = Some(Seen { ino: 1, ctime: Time::default() });
         assert!(!client.drop_change(&change).unwrap());
+        let [path, real] = [&b"d"[..], b"e"].map(|p| RelPath::new(p).unwrap());
+        assert!(client.merge(&Merging { root: 2, path, real }).unwrap());
         let base = BaseId {
             kind: crate::base::Kind::File,
             perm: 0,

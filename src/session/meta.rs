@@ -12,7 +12,8 @@ use std::path::Path;
 /// The version of `meta.json` that this program writes.
 pub const META_VERSION: u32 = 1;
 
-/// A path or word as bytes; in JSON the text that [`quote`] makes of it.
+/// A path or word as bytes. In JSON it is its own text; only what is no UTF-8, or begins with a double quote itself, is
+/// the text that [`quote`] makes of it, which begins with a double quote.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PathBytes(pub Vec<u8>);
 
@@ -48,7 +49,10 @@ impl std::fmt::Display for PathBytes {
 
 impl Serialize for PathBytes {
     fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
-        to.serialize_str(&quote(&self.0))
+        match std::str::from_utf8(&self.0) {
+            Ok(text) if !text.starts_with('"') => to.serialize_str(text),
+            _ => to.serialize_str(&quote(&self.0)),
+        }
     }
 }
 
@@ -161,6 +165,23 @@ mod tests {
         };
         let text = serde_json::to_vec(&meta).unwrap();
         assert_eq!(Meta::parse(&text).unwrap(), meta);
+    }
+
+    #[test]
+    fn bytes_that_are_text_are_their_own_json() {
+        for (bytes, json) in [
+            (&b"a\nb"[..], r#""a\nb""#),
+            (b"say \"x\" \\", r#""say \"x\" \\""#),
+            (b"", r#""""#),
+            ("\u{202e}gr\u{fc}n".as_bytes(), "\"\u{202e}gr\u{fc}n\""),
+            (b"\"x\"", r#""\"\\\"x\\\"\"""#),
+            (b"\xff", r#""\"\\377\"""#),
+        ] {
+            let path = PathBytes(bytes.to_vec());
+            let text = serde_json::to_string(&path).unwrap();
+            assert_eq!(text, json);
+            assert_eq!(serde_json::from_str::<PathBytes>(&text).unwrap(), path);
+        }
     }
 
     #[test]

@@ -29,10 +29,10 @@ pub use archive::{Archived, Encryption, Header as ArchiveHeader, Key, Restore, R
 pub use archive_lower::{LowerId, LowerMatch, Sample};
 pub use config::{
     Config, Cpus, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size,
-    UndoConfig,
+    UndoConfig, read_config, user_file,
 };
 pub use control::{
-    Client, ControlServer, Handler, Leaving, LiveStatus, NewBase, Place, Seen, is_dead_socket,
+    Client, ControlServer, Handler, Leaving, LiveStatus, Merging, NewBase, Place, Seen, is_dead_socket,
 };
 pub use empty::empty_session;
 pub use lock::{Holder, Lock, Role};

@@ -60,8 +60,13 @@ pub(super) fn check(name: &[u8]) -> Result<&str> {
     let good = (1..=64).contains(&name.len()) && name[0].is_ascii_alphanumeric() && name.iter().all(plain);
     match std::str::from_utf8(name) {
         Ok(name) if good => Ok(name),
-        _ => Err(Error::usage(format!("'{}' cannot be the name of a session", quote(name)))
-            .hint("use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit")),
+        _ => {
+            // What it quotes has quotes already.
+            let shown = quote(name);
+            let shown = if shown.starts_with('"') { shown } else { format!("'{shown}'") };
+            Err(Error::usage(format!("{shown} cannot be the name of a session"))
+                .hint("use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"))
+        }
     }
 }
 

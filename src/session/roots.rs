@@ -112,8 +112,9 @@ pub fn add_home(
 
 fn canonical(path: &Path) -> Result<PathBuf> {
     let shown = path.as_os_str().as_bytes();
-    let real = path.canonicalize().map_err(|e| usage(Error::on_path("use the root", shown, e)))?;
-    let meta = real.symlink_metadata().map_err(|e| usage(Error::on_path("use the root", shown, e)))?;
+    let told = |e| usage(Error::on_path("use the root", shown, e).hint(ANOTHER));
+    let real = path.canonicalize().map_err(told)?;
+    let meta = real.symlink_metadata().map_err(told)?;
     if !meta.is_dir() {
         return Err(Error::usage(format!("the root {} is not a directory", quote(shown)))
             .hint("name the directory that it lies in"));

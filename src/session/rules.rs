@@ -2,7 +2,7 @@
 //! written, as patterns of real paths.
 
 use super::config::{Config, PolicyConfig};
-use crate::base::{Access, Error, Pattern, Result, Rule, Rules, quote};
+use crate::base::{Access, Error, PRIVATE_TEMPS, Pattern, Result, Rule, Rules, quote};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ impl Sources<'_> {
         let shown: Vec<PathBuf> = shown.iter().filter_map(Pattern::path).collect();
         let mut useful = vec![false; shown.len()];
         let mut hide = self.defaults();
-        hide.extend(self.patterns(&policy.hide, self.roots)?);
+        hide.extend(self.kept_from(&policy.hide, self.roots)?);
         for pattern in hide {
             let path = pattern.path();
             let by = shown.iter().position(|s| path.as_ref().is_some_and(|p| p.starts_with(s)));
@@ -81,13 +81,19 @@ impl Sources<'_> {
         }
         if let Some(i) = useful.iter().position(|u| !u) {
             let what = quote(shown[i].as_os_str().as_bytes());
-            return Err(Error::usage(format!("nothing is hidden at {what} that --show could show"))
-                .hint("name what is hidden, e.g. --show ~/.aws; README lists it"));
+            let hint = if PRIVATE_TEMPS.iter().any(|t| shown[i].starts_with(t)) {
+                "/tmp and /var/tmp are the sandbox's own; a directory in them is seen as a root: --root DIR"
+            } else {
+                "name what is hidden, e.g. --show ~/.aws; README lists it"
+            };
+            return Err(
+                Error::usage(format!("nothing is hidden at {what} that --show could show")).hint(hint)
+            );
         }
         self.add(&mut rules, policy, self.roots)?;
         for (root, project) in &self.config.projects {
             let root = [root.as_path()];
-            for pattern in self.patterns(&project.hide, &root)? {
+            for pattern in self.kept_from(&project.hide, &root)? {
                 rules.push(Rule { pattern, access: Access::Hide });
             }
             self.add(&mut rules, project, &root)?;
@@ -98,7 +104,7 @@ impl Sources<'_> {
 
     fn add(&self, rules: &mut Vec<Rule>, policy: &PolicyConfig, roots: &[&Path]) -> Result<()> {
         for (texts, access) in [(&policy.deny, Access::Deny), (&policy.read_only, Access::ReadOnly)] {
-            rules.extend(self.patterns(texts, roots)?.into_iter().map(|pattern| Rule { pattern, access }));
+            rules.extend(self.kept_from(texts, roots)?.into_iter().map(|pattern| Rule { pattern, access }));
         }
         Ok(())
     }
@@ -117,7 +123,7 @@ impl Sources<'_> {
     fn patterns(&self, texts: &[String], roots: &[&Path]) -> Result<Vec<Pattern>> {
         let mut all = Vec::new();
         for text in texts {
-            let new = |base: &Path, rest: &str| Pattern::new(base, rest).map_err(Error::usage);
+            let new = |base: &Path, rest: &str| Pattern::new(base, rest).map_err(no_pattern);
             if text.starts_with('/') {
                 all.extend(real(new(Path::new("/"), text)?));
             } else if text == "~" || text.starts_with("~/") {
@@ -135,6 +141,16 @@ impl Sources<'_> {
         Ok(all)
     }
 
+    /// As [`Sources::patterns`], of rules that keep something from commands.
+    fn kept_from(&self, texts: &[String], roots: &[&Path]) -> Result<Vec<Pattern>> {
+        let all = self.patterns(texts, roots)?;
+        if all.iter().any(|p| p.path().as_deref() == Some(Path::new("/"))) {
+            return Err(Error::usage("/ as a whole cannot be hidden, denied or made read-only")
+                .hint("name what lies in it; outside of the roots nothing can be written anyway"));
+        }
+        Ok(all)
+    }
+
     fn check_roots(&self, rules: &[Rule]) -> Result<()> {
         for rule in rules.iter().filter(|r| r.access > Access::ReadOnly) {
             if let Some(root) = rule.pattern.path().filter(|p| self.roots.contains(&p.as_path())) {
@@ -145,6 +161,10 @@ impl Sources<'_> {
         }
         Ok(())
     }
+}
+
+fn no_pattern(why: String) -> Error {
+    Error::usage(why).hint("to mean one of *?[]{} itself, put a backslash before it; ** stands for any depth")
 }
 
 /// The pattern with what of its directories exists made canonical: rules are about real paths. A name that is a symlink
@@ -187,8 +207,12 @@ pub fn from_command_line(text: &OsStr, cwd: &Path) -> Result<String> {
         })
     };
     let text = utf8(text)?;
+    if text.is_empty() {
+        return Err(Error::usage("an empty text names no path")
+            .hint("name a path, or a pattern of paths such as '**/.env'"));
+    }
     if text.starts_with('/') || text == "~" || text.starts_with("~/") || text.starts_with("**/") {
-        Pattern::check(&text).map_err(Error::usage)?;
+        Pattern::check(&text).map_err(no_pattern)?;
         return Ok(text);
     }
     // The shell's own directory has no symlink in it, so that a way up is a way back.
@@ -202,7 +226,7 @@ pub fn from_command_line(text: &OsStr, cwd: &Path) -> Result<String> {
             break;
         }
     }
-    Pattern::check(rest).map_err(Error::usage)?;
+    Pattern::check(rest).map_err(no_pattern)?;
     let mut escaped = String::new();
     for c in utf8(base.as_os_str())?.chars() {
         if "*?[]{}\\".contains(c) {

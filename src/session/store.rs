@@ -21,6 +21,10 @@ const ENV_SESSION: &str = "SBX_FUSE_SESSION";
 /// How long to wait for others that make sessions at the same time.
 const TURN: Duration = Duration::from_secs(60);
 
+/// The way out where sessions cannot be kept.
+const NO_STATE: &str =
+    "set XDG_STATE_HOME to a directory of your own that can be written to, or see: sbx-fuse doctor";
+
 /// The directory that holds all sessions of a user.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -75,7 +79,7 @@ impl Store {
                     .hint("run as that user, or set XDG_STATE_HOME to a directory of your own"))
             }
             Ok(_) | Err(Errno::ENOENT) => Ok(Store { dir }),
-            Err(e) => Err(Error::on_path("use", shown, e)),
+            Err(e) => Err(Error::on_path("use", shown, e).hint(NO_STATE)),
         }
     }
 
@@ -525,7 +529,7 @@ pub(super) fn make_dir(path: &Path) -> Result<()> {
         Ok(()) | Err(Errno::EEXIST) => Ok(()),
         // A read-only or foreign ancestor is no obstacle when it is there already.
         Err(_) if file::stat_at(cwd(), bytes).is_ok() => Ok(()),
-        Err(e) => Err(Error::on_path("make the directory", bytes, e)),
+        Err(e) => Err(Error::on_path("make the directory", bytes, e).hint(NO_STATE)),
     }
 }
 

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub mod clock;
+pub mod content;
 pub mod data;
 pub mod dir;
 pub mod fault;

@@ -10,6 +10,7 @@ use super::node::{Link, Node};
 use super::partial::Partial;
 use super::{Caller, Union, Writable, kept};
 use crate::base::{Attr, BaseId, Errno, Kind, RelPath, SetTime, Sys};
+use crate::journal::Op;
 use crate::layer::{self, Origin, StatXattr, index_name};
 use crate::sys::{data, file, xattr};
 use parking_lot::Mutex;
@@ -50,6 +51,11 @@ impl Union {
         let base = self.bring_once(node, content)?;
         if let (Some(base), Some(_)) = (&base, &self.journal) {
             self.owed.note(node, base.clone());
+            // What changes it later may know it by another name only: the journal is to know of this one from the start.
+            if node.place.read().index.is_some() {
+                let _tree = self.tree.read();
+                self.record_on(&Caller::default(), node, Op::Write, Some(base.clone()));
+            }
         }
         Ok(base)
     }

@@ -1,17 +1,17 @@
 //! A change leaves the session while it is in use: it was applied to the real tree, or discarded.
 
-use super::copy_up::{forced, mark_at, marks_of, open_forced};
+use super::copy_up::{copy_meta, forced, mark_at, marks_of, open_forced};
 use super::lookup::{Seen, open_deep};
 use super::node::{Ident, LowerDir, Node};
 use super::record::Note;
 use super::remove::drop_name;
 use super::{Caller, Root, Union};
 use crate::base::{Attr, BaseId, Errno, Kind, Name, RelPath, Sys, Time};
-use crate::journal::Op;
+use crate::journal::{Op, Record};
 use crate::layer::{self, Found, LayerKind, index_name};
 use crate::sys::{data, dir as sysdir, file, xattr};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Default)]
 struct Done {
     /// Names that lead elsewhere now, and the nodes that they led to.
-    stale: Vec<(Arc<Node>, Name, Option<u64>)>,
+    stale: Stale,
     /// Non-directories that were kept from changing.
     lost: Vec<Lost>,
 }
@@ -56,6 +56,9 @@ pub(super) struct Lost {
     /// Whether that was its last name in the upper.
     last: bool,
 }
+
+/// Names that the kernel must look up again, with their directories, and what they led to.
+type Stale = Vec<(Arc<Node>, Name, Option<u64>)>;
 
 impl Union {
     /// Takes a change out of the upper; the view shows the real tree there again. False when the object was changed
@@ -79,28 +82,89 @@ impl Union {
                 left => break (left, done),
             }
         };
-        // Outside of every lock: the kernel may wait for a request of ours meanwhile.
-        if let Some(notify) = self.notify() {
-            for (parent, name, id) in done.stale {
-                notify.entry(parent.id, name.as_bytes());
-                notify.inode(parent.id);
-                if let Some(id) = id {
-                    notify.inode(id);
-                }
+        if let (Some(notify), true) = (self.notify(), change.path.is_root())
+            && let Some(root) = self.roots.get(usize::from(change.root))
+        {
+            notify.inode(root.node.id);
+        }
+        self.tell_stale(done.stale);
+        left
+    }
+
+    /// Drops names, and what is known of their directories and objects, from the kernel's caches. Outside of every lock: the
+    /// kernel may wait for a request of ours meanwhile.
+    fn tell_stale(&self, stale: Stale) {
+        let Some(notify) = self.notify() else { return };
+        for (parent, name, id) in stale {
+            notify.entry(parent.id, name.as_bytes());
+            notify.inode(parent.id);
+            if let Some(id) = id {
+                notify.inode(id);
             }
         }
-        left
+    }
+
+    /// Merges the directory `path`, which the session made anew over the real one at `real`, with that: it shows what it
+    /// showed, but names what it hides one by one, each of which may then leave. False when it is no such directory.
+    ///
+    /// # Errors
+    /// As the file operations on the upper.
+    pub fn merge(&self, root: u16, path: &RelPath, real: &RelPath) -> Sys<bool> {
+        let mut stale = Vec::new();
+        let merged = {
+            let _tree = self.tree.write();
+            self.merge_locked(root, path, real, &mut stale)?
+        };
+        self.tell_stale(stale);
+        Ok(merged)
+    }
+
+    fn merge_locked(&self, index: u16, path: &RelPath, real: &RelPath, stale: &mut Stale) -> Sys<bool> {
+        let root = self.roots.get(usize::from(index)).ok_or(Errno::EINVAL)?;
+        let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
+        let (Some((dir, Found::Object(attr))), Some(name)) = (self.upper_at(root, path)?, path.file_name())
+        else {
+            return Ok(false);
+        };
+        // Only of a session's own root is there a real tree that something is applied to.
+        let [lower] = &root.lowers[..] else { return Ok(false) };
+        let opaque = || Sys::Ok(marks_of(dir.as_fd(), name, &RelPath::root(), root.prefixed)?.opaque);
+        if attr.kind != Kind::Dir || !opaque()? {
+            return Ok(false);
+        }
+        let real = match open_deep(lower.dir.as_fd(), real) {
+            Ok(real) => real,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let upper = forced(dir.as_fd(), || file::openat(dir.as_fd(), name, flags, 0))?;
+        let forced = |dir: BorrowedFd<'_>, change: &dyn Fn() -> Sys<()>| forced(dir, change);
+        let hidden = layer::expand(upper.as_fd(), real.as_fd(), writable.features, &forced)?;
+        for record in Record::of_merged(index, path, &hidden) {
+            let Record { op, root, path, kind, base, .. } = record;
+            self.record(&Caller::default(), Note::new(op, root, path, kind).base(base));
+        }
+        self.remerge(root, path)?;
+        let parent = self.node_at(root, path.parent().unwrap_or_default());
+        if let (Some(parent), Some(node)) = (parent, self.node_at(root, path.clone())) {
+            // What others make there from now on is seen, also at names that the kernel knows to be free.
+            self.ensure_watched(&node);
+            node.touch_entries();
+            stale.push((parent, Name::new(name)?, Some(node.id)));
+        }
+        Ok(true)
     }
 
     fn leave_locked(&self, change: &Leave, done: &mut Done) -> Sys<bool> {
         let root = self.roots.get(usize::from(change.root)).ok_or(Errno::EINVAL)?;
-        if !self.leave_at(root, &change.path, change.seen, done)? {
+        if !self.leave_at(root, &change.path, change.op, change.seen, done)? {
             return Ok(false);
         }
         if let Some(from) = &change.from
             && matches!(self.upper_at(root, from)?, Some((_, Found::Whiteout(_))))
         {
-            self.leave_at(root, from, None, done)?;
+            self.leave_at(root, from, change.op, None, done)?;
         }
         self.resume_lost(root, change, &done.lost)?;
         for dir in &change.silent {
@@ -141,7 +205,7 @@ impl Union {
     }
 
     /// What the upper has at `path`, and the directory that holds it.
-    fn upper_at(&self, root: &Root, path: &RelPath) -> Sys<Option<(std::os::fd::OwnedFd, Found)>> {
+    fn upper_at(&self, root: &Root, path: &RelPath) -> Sys<Option<(OwnedFd, Found)>> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::EINVAL);
         };
@@ -151,17 +215,25 @@ impl Union {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let found = layer::find(dir.as_fd(), name, LayerKind::Overlay, root.prefixed)?;
+        let found =
+            forced(dir.as_fd(), || layer::find(dir.as_fd(), name, LayerKind::Overlay, root.prefixed))?;
         Ok(Some((dir, found)))
     }
 
-    fn leave_at(&self, root: &Root, path: &RelPath, seen: Option<(u64, Time)>, done: &mut Done) -> Sys<bool> {
+    fn leave_at(
+        &self,
+        root: &Root,
+        path: &RelPath,
+        op: Op,
+        seen: Option<(u64, Time)>,
+        done: &mut Done,
+    ) -> Sys<bool> {
         if path.is_root() {
             // The root's own mode and xattrs: the real directory has them now, or has them again.
             let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
             let lower = root.lowers.first().ok_or(Errno::EIO)?.dir.as_fd();
-            let (upper, now) = (writable.upper.as_fd(), file::stat(lower)?);
-            super::copy_up::copy_meta(lower, upper, &now, |_| Ok(()))?;
+            let upper = writable.upper.as_fd();
+            let now = like_real(lower, upper)?;
             // What it is a change of from now on.
             if let Some(origin) = layer::read_origin(upper)? {
                 let origin = layer::Origin { base: BaseId::of(&now), ..origin };
@@ -177,7 +249,7 @@ impl Union {
         let object = match found {
             Found::Nothing => return Ok(true),
             Found::Whiteout(form) => {
-                layer::remove_whiteout(dir.as_fd(), name.as_bytes(), form)?;
+                forced(dir.as_fd(), || layer::remove_whiteout(dir.as_fd(), name.as_bytes(), form))?;
                 None
             }
             Found::Object(attr) => Some(attr),
@@ -190,7 +262,7 @@ impl Union {
         };
         match object {
             Some(attr) if attr.kind == Kind::Dir => {
-                self.leave_dir(root, dir.as_fd(), &name, path, node.as_ref())?;
+                self.leave_dir(root, dir.as_fd(), &name, (path, op), node.as_ref())?;
             }
             Some(_) => {
                 let known = parent.as_ref().zip(node.as_ref());
@@ -398,15 +470,16 @@ impl Union {
         root: &Root,
         dir: BorrowedFd<'_>,
         name: &Name,
-        path: &RelPath,
+        (path, op): (&RelPath, Op),
         node: Option<&Arc<Node>>,
     ) -> Sys<()> {
+        let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
         let handle = open_forced(dir, name.as_bytes(), libc::O_RDONLY | libc::O_DIRECTORY)?;
         let empty = sysdir::entries(handle.as_fd())?.is_empty();
         if empty {
             forced(dir, || file::rmdirat(dir, name.as_bytes()))?;
         } else {
-            forced(handle.as_fd(), || layer::clear_opaque(handle.as_fd()))?;
+            layer::clear_opaque(handle.as_fd(), writable.features, &|dir, change| forced(dir, change))?;
             match forced(handle.as_fd(), || xattr::remove(handle.as_fd(), layer::X_REDIRECT)) {
                 Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => {}
                 Err(e) => return Err(e),
@@ -420,7 +493,39 @@ impl Union {
                 link.upper = !empty;
             }
         }
-        self.remerge(root, path)
+        self.remerge(root, path)?;
+        // What was applied is like the real one already, unless somebody has just changed it again.
+        if empty || op == Op::Applied {
+            return Ok(());
+        }
+        match node {
+            Some(node) if node.place.read().lowers.is_empty() => Ok(()),
+            Some(node) => like_real(self.lower_dir(node, 0)?.as_fd(), handle.as_fd()).map(drop),
+            None => match self.lower_of(root, path)? {
+                Some(lower) => like_real(lower.as_fd(), handle.as_fd()).map(drop),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// The real directory that is merged with the upper directory `path`, which has no node.
+    fn lower_of(&self, root: &Root, path: &RelPath) -> Sys<Option<OwnedFd>> {
+        let upper = &root.writable.as_ref().ok_or(Errno::EROFS)?.upper;
+        let Some(lower) = root.lowers.first() else { return Ok(None) };
+        let (mut at, mut real) = (RelPath::root(), RelPath::root());
+        for name in path.components() {
+            at = at.join(name);
+            let dir = open_deep(upper.as_fd(), &at)?;
+            if layer::is_opaque(dir.as_fd())? {
+                return Ok(None);
+            }
+            real = layer::read_redirect(dir.as_fd(), &real)?.unwrap_or_else(|| real.join(name));
+        }
+        match open_deep(lower.dir.as_fd(), &real) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Finds anew what shows through the known directories at and below `path`, from the top.
@@ -467,12 +572,29 @@ impl Union {
             Seen::Upper(attr) | Seen::Lower(_, attr) if attr.kind == Kind::Dir => attr,
             _ => return None,
         };
+        if let Some(node) = self.known(dir, name, seen).filter(|n| n.kind == Kind::Dir) {
+            return Some(node);
+        }
         let in_upper = matches!(seen, Seen::Upper(_));
         let (_, top) = self.merge_lowers(dir, name.as_bytes(), in_upper).ok()?;
         let of = |attr: &Attr| self.nodes.find(&Ident::of(dir.root, attr));
         // One that the session made is known by its own number until somebody looks for what the real tree has by now.
         of(top.as_ref().unwrap_or(&attr)).or_else(|| of(&attr))
     }
+}
+
+/// Gives the upper directory `to` the attributes of the real one, and returns these.
+fn like_real(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Sys<Attr> {
+    let now = file::stat(from)?;
+    // Without write permission not even its owner may set xattrs (xattr(7)).
+    file::chmod_fd(to, now.perm | 0o200)?;
+    for name in xattr::list(to)?.into_iter().filter(|n| n.starts_with(b"user.") && !layer::is_private(n)) {
+        if xattr::get(from, &name)?.is_none() {
+            xattr::remove(to, &name)?;
+        }
+    }
+    copy_meta(from, to, &now, |_| Ok(()))?;
+    Ok(now)
 }
 
 /// The xattrs of an object that are its own.

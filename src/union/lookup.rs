@@ -246,6 +246,15 @@ impl Union {
             _ => self.merge_lowers(dir, name.as_bytes(), upper.is_some())?,
         };
         let lowers: Arc<[LowerDir]> = lowers.into();
+        if let (Some(_), Some(own)) = (&top, upper)
+            && let Some(node) = self.known(dir, name, Seen::Upper(own)).filter(|n| n.kind == Kind::Dir)
+        {
+            // Made in the session, and merged with a real directory since.
+            self.nodes.acquire(&node);
+            let link = Link { parent: dir.clone(), name: name.clone(), upper: true };
+            self.note_dir_link(&node, link, lowers)?;
+            return Ok((node, attr));
+        }
         let mut ident = Ident::of(dir.root, top.as_ref().unwrap_or(&attr));
         let link = Link { parent: dir.clone(), name: name.clone(), upper: upper.is_some() };
         // What the session has in a directory stays at its path, whatever became of the real one.

@@ -172,7 +172,10 @@ const KEPT: usize = 128 << 10;
 
 /// Tells the journal what the session's files are based on now: what was applied of them left, what is there is a
 /// change of the new real file.
-fn note(opened: &mut Opened, moved: Vec<Moved>, said: &mut Vec<String>) -> Result<()> {
+///
+/// # Errors
+/// When the journal cannot be written.
+pub(in crate::cli) fn note(opened: &mut Opened, moved: Vec<Moved>, said: &mut Vec<String>) -> Result<()> {
     let Some(client) = &mut opened.live else { return note_resting(opened, &moved) };
     for m in moved {
         let file = NewBase { root: m.root, path: m.path, real: m.real, ino: m.ino, base: m.base };

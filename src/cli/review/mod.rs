@@ -13,8 +13,8 @@ use super::{Which, paths};
 use crate::base::{Error, ErrorKind, Result, quote};
 use crate::review::select;
 use crate::review::{Marks, Settled};
-pub(super) use carry::finish_parts;
 use carry::{Choice, Outcome};
+pub(super) use carry::{finish_parts, note};
 use clap::Args;
 use crossterm::event::{self, Event, KeyEventKind};
 use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
@@ -185,7 +185,8 @@ fn by_number(opened: &mut Opened, args: &[OsString]) -> Result<u8> {
         let selection = paths::select(&opened.session, &[PathBuf::from(path)], &set)?;
         let found: Vec<usize> = (0..set.len()).filter(|&i| selection.takes(&set[i])).collect();
         let [index] = found[..] else {
-            return Err(Error::usage(format!("{shown} is not one changed file")));
+            return Err(Error::usage(format!("{shown} is not one changed file"))
+                .hint("name one of the files in: sbx-fuse changes"));
         };
         let Some(file) = select::lines(&opened.roots, &set[index])? else {
             return Err(Error::usage(format!("{shown} can only be applied whole"))
@@ -193,7 +194,8 @@ fn by_number(opened: &mut Opened, args: &[OsString]) -> Result<u8> {
         };
         let total = file.hunks.len();
         if let Some(n) = numbers.iter().find(|n| **n == 0 || **n > total) {
-            return Err(Error::usage(format!("{shown} has no hunk {n}, it has {total}")));
+            return Err(Error::usage(format!("{shown} has no hunk {n}, it has {total}"))
+                .hint("they are counted from 1, as diff shows them: sbx-fuse diff"));
         }
         let ids: std::collections::BTreeSet<u32> =
             numbers.iter().filter_map(|n| file.hunks.get(n - 1)).flat_map(|h| h.ids()).collect();
@@ -218,7 +220,10 @@ fn by_number(opened: &mut Opened, args: &[OsString]) -> Result<u8> {
 /// `PATH:N[,N…]`.
 fn split(arg: &OsStr) -> Result<(&OsStr, Vec<usize>)> {
     let bytes = arg.as_bytes();
-    let wrong = || Error::usage(format!("{} is not PATH:N[,N…]", quote(bytes)));
+    let wrong = || {
+        Error::usage(format!("{} is not PATH:N[,N…]", quote(bytes)))
+            .hint("name a changed file and its hunks, e.g. --hunk src/main.rs:1,3; see: sbx-fuse diff")
+    };
     let at = bytes.iter().rposition(|&b| b == b':').ok_or_else(wrong)?;
     let numbers = std::str::from_utf8(&bytes[at + 1..]).map_err(|_| wrong())?;
     let numbers: Vec<usize> =

@@ -1,0 +1,162 @@
+//! What is asked for and cannot be: told at once, with the way out, and nothing is done by half.
+
+use crate::same_as_before;
+use crate::world::World;
+use std::process::Output;
+
+fn run(w: &World, args: &[&str]) -> (i32, String, String) {
+    said(&w.sbx(args).output().expect("the program starts"))
+}
+
+fn said(out: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("its output is text");
+    (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
+}
+
+#[test]
+fn no_session_goes_when_one_of_the_names_is_none() {
+    let w = World::new();
+    for name in ["h1", "h2"] {
+        w.quietly(&["new", name]);
+    }
+    let (code, _, err) = run(&w, &["rm", "-y", "--json", "h1", "nosuch", "h2"]);
+    assert_eq!((code, err.contains("there is no session nosuch")), (2, true), "{err}");
+    let names = |text: &str| -> Vec<String> {
+        let rows: Vec<serde_json::Value> = serde_json::from_str(text).unwrap();
+        rows.iter().map(|r| r.get("name").unwrap_or(r).as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&w.quietly(&["ls", "--json"])), ["h1", "h2"]);
+    // One that cannot go does not keep from telling which are gone.
+    let mnt = w.at("mnt");
+    w.quietly(&["mount", "-s", "h2", mnt.to_str().unwrap()]);
+    let (code, out, err) = run(&w, &["rm", "-y", "--json", "h1", "h1", "h2"]);
+    assert_eq!((code, names(&out)), (4, vec!["h1".to_owned()]), "{err}");
+    w.quietly(&["umount", "h2"]);
+    assert_eq!(names(&w.quietly(&["rm", "--json", "h2"])), ["h2"]);
+}
+
+#[test]
+fn a_path_with_nothing_to_it_is_refused_by_all_who_take_one() {
+    let w = World::new();
+    w.quietly(&[
+        "run",
+        "-s",
+        "j1",
+        "--",
+        "sh",
+        "-c",
+        "echo x > new; echo y > gone; rm gone; mkdir d; echo z > d/z",
+    ]);
+    for args in [
+        &["log", "-s", "j1", "nosuch"][..],
+        &["log", "-s", "j1", "--json", "new", "nosuch"],
+        &["changes", "-s", "j1", "nosuch"],
+        &["discard", "-s", "j1", "-n", "nosuch"],
+        &["apply", "-s", "j1", "-n", "--take", "session:nosuch"],
+        &["apply", "-s", "j1", "-y", "--take", "real:nosuch"],
+    ] {
+        let (code, out, err) = run(&w, args);
+        assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {err}");
+        assert!(err.contains("nosuch") && err.contains("hint: "), "{args:?}: {err}");
+    }
+    // The journal knows more paths than those that are changed in the end.
+    assert!(w.quietly(&["log", "-s", "j1", "gone"]).contains("unlink"));
+    assert!(w.quietly(&["log", "-s", "j1", "d"]).contains("d/z"));
+    w.quietly(&["apply", "-s", "j1", "-n", "--take", "session:d"]);
+}
+
+#[test]
+fn an_export_goes_to_what_is_no_file_as_it_is() {
+    let w = World::new();
+    w.quietly(&["run", "-s", "e", "--", "sh", "-c", "echo x > new"]);
+    let patch = w.quietly(&["export", "-s", "e", "--patch"]);
+    let export = ["export", "-s", "e", "--patch", "-o"];
+    assert_eq!(w.quietly(&[&export[..], &["-"]].concat()), patch);
+    assert_eq!(w.quietly(&[&export[..], &["/dev/stdout"]].concat()), patch);
+    w.quietly(&[&export[..], &["/dev/null"]].concat());
+    w.shell("mkfifo ../fifo; touch ../there; ln -s there ../link");
+    let mut reader = w.command(std::path::Path::new("/bin/cat"), &["../fifo"]);
+    let reader = reader.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    w.quietly(&[&export[..], &["../fifo"]].concat());
+    assert_eq!(said(&reader.wait_with_output().unwrap()).1, patch);
+    w.quietly(&[&export[..], &["../link"]].concat());
+    assert_eq!(w.read("home/there"), patch);
+    assert_eq!(
+        w.shell("ls -A .. | grep -c -e tmp -e '^-$' || true; test -L ../link; ls"),
+        "0\na.txt\ndir\ngone.txt\n"
+    );
+}
+
+#[test]
+fn what_cannot_be_used_is_told_with_the_way_out() {
+    let mut w = World::new();
+    w.mkdir("home/other/real");
+    w.quietly(&["run", "-s", "kept", "--", "sh", "-c", "echo x > new"]);
+    let other = w.at("home/other/real");
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().unwrap().to_owned();
+    w.quietly(&["new", "lost", "--root", other.to_str().unwrap()]);
+    w.shell("rmdir ../other/real");
+    for args in [
+        &["run", "--root", "/nosuch", "true"][..],
+        &["mount", "/nosuch"],
+        &["mount", "a.txt"],
+        &["mount", "--root", "/nosuch", &mnt],
+        &["status", "-s", "lost"],
+        &["apply", "-s", "lost", "-y"],
+        &["exec", "lost", "--", "true"],
+        &["export", "-s", "kept", "--patch", "-o", "/nosuch/x"],
+        &["archive", "kept", "-o", "/nosuch/f"],
+        &["review", "-s", "kept", "--hunk", "a"],
+        &["review", "-s", "kept", "--hunk", "new:7"],
+        &["overlay", "-o", "lowerdir=/nosuch", &mnt],
+        &["new", ""],
+        &["new", "not a name"],
+    ] {
+        assert_ne!(w.run(args), 0, "{args:?}");
+    }
+    assert_ne!(w.run_with("XDG_STATE_HOME", "/proc/nosuch", &["new"]), 0);
+    assert_ne!(w.run_with("HOME", "/proc/nosuch", &["new"]), 0);
+    w.mkdir("home/closed");
+    w.shell("chmod 000 ../closed");
+    assert_ne!(w.run_with("XDG_STATE_HOME", w.at("home/closed").to_str().unwrap(), &["new"]), 0);
+    w.shell("chmod 700 ../closed");
+    let program = crate::world::program().to_str().unwrap().to_owned();
+    let away = "mkdir ../away; cd ../away; rmdir ../away; for c in status new 'mount x' 'run true'; do \"$0\" $c 2>&1 && exit 1; done; true";
+    let out = w.command(std::path::Path::new("/bin/sh"), &["-c", away, &program]).output().unwrap();
+    let text = said(&out).1;
+    let told = "sbx-fuse: cannot find the current directory: no such file or directory (ENOENT)\nhint: change to a directory that is there: cd\n";
+    assert_eq!(text, told.repeat(4));
+    same_as_before!(w);
+    assert_eq!(w.transcript().matches("[exit").count(), w.transcript().matches("! hint: ").count());
+}
+
+#[test]
+fn a_place_beneath_tmp_that_is_not_seen_is_told_with_the_reason() {
+    let w = World::new();
+    let (code, out, err) = run(&w, &["run", "--rm", "--root", "dir", "--", "pwd"]);
+    let dir = w.at("home/project/dir").canonicalize().unwrap();
+    assert_eq!((code, out.trim()), (0, dir.to_str().unwrap()), "{err}");
+    assert!(err.contains("which has a /tmp and a /var/tmp of its own (to see it: --root)"), "{err}");
+    let (code, _, err) = run(&w, &["run", "--rm", "--show", w.at("mnt").to_str().unwrap(), "true"]);
+    assert!(code == 125 && err.contains("hint: /tmp and /var/tmp are the sandbox's own"), "{err}");
+}
+
+#[test]
+fn a_path_in_json_is_its_own_text() {
+    let w = World::new();
+    w.quietly(&[
+        "run",
+        "-s",
+        "n",
+        "--",
+        "sh",
+        "-c",
+        r#"echo x > "f
+g"; echo x > 'say "x" \'; echo x > '"q"'; printf x > "$(printf '\377')""#,
+    ]);
+    let rows: serde_json::Value =
+        serde_json::from_str(&w.quietly(&["changes", "-s", "n", "--json"])).unwrap();
+    let paths: Vec<&str> = rows.as_array().unwrap().iter().map(|r| r["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, [r#""\"q\"""#, "f\ng", r#"say "x" \"#, r#""\377""#]);
+}

@@ -1,0 +1,140 @@
+//! What an undo does to the session and to directories that may not be written to, and what a crash leaves unreadable.
+
+use crate::running::wait_until;
+use crate::world::World;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+fn says(w: &World, args: &[&str]) -> (i32, String) {
+    let out = w.sbx(args).output().expect("the product runs");
+    let text = String::from_utf8([out.stdout, out.stderr].concat()).expect("its output is text");
+    (out.status.code().unwrap_or(-1), text)
+}
+
+fn edit(w: &World, script: &str) {
+    w.quietly(&["run", "-s", "work", "--", "sh", "-ec", script]);
+}
+
+fn agrees(w: &World, count: &str) {
+    let (code, said) = says(w, &["verify"]);
+    assert!(code == 0 && said.contains(&format!("agree ({count} change")), "{said}");
+}
+
+#[test]
+fn a_file_in_a_directory_without_write_permission_is_applied_and_undone() {
+    let w = World::new();
+    w.shell("mkdir d; echo 1 > d/f; chmod 555 d");
+    edit(&w, "echo 2 >> d/f");
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(w.shell("cat d/f; stat -c %a d"), "1\n2\n555\n");
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.shell("cat d/f; stat -c %a d; chmod 755 d"), "1\n555\n");
+}
+
+#[test]
+fn directories_that_lost_their_write_permission_are_undone() {
+    let w = World::new();
+    w.shell("mkdir -p d/e; echo 1 > d/e/f");
+    edit(&w, "echo 2 >> d/e/f; echo k > d/e/k; chmod 555 d/e d");
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(w.shell("cat d/e/f d/e/k; stat -c %a d d/e"), "1\n2\nk\n555\n555\n");
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.shell("cat d/e/f; ls d/e; stat -c %a d d/e"), "1\nf\n755\n755\n");
+    agrees(&w, "0");
+}
+
+#[test]
+fn what_a_killed_server_left_unreadable_is_served_again() {
+    let w = World::new();
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().expect("UTF-8");
+    w.quietly(&["mount", "-s", "work", mnt]);
+    w.shell(
+        "cd ../../mnt; mkdir -p p/q shut; echo s > p/q/m; chmod 000 p/q/m; echo t > shut/t; chmod 000 shut",
+    );
+    kill(Pid::from_raw(w.server_pid("work")), Signal::SIGKILL).expect("the server can be killed");
+    let is_dead = || !w.command("/usr/bin/stat".as_ref(), &["-f", mnt]).status().expect("stat").success();
+    wait_until(is_dead);
+    w.shell(&format!("fusermount3 -uz {mnt}"));
+    w.quietly(&["mount", "-s", "work", mnt]);
+    assert_eq!(
+        w.shell("cd ../../mnt; stat -c %a p/q/m shut; chmod 700 shut; ls shut; chmod 0 shut"),
+        "0\n0\nt\n"
+    );
+    w.quietly(&["umount", "work"]);
+    agrees(&w, "5");
+}
+
+#[test]
+fn attributes_of_directories_leave_the_session_with_what_is_undone() {
+    let w = World::new();
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().expect("UTF-8");
+    let change = "setfattr -n user.a -v 1 . dir; chmod 700 dir; echo k > k; echo l > dir/l";
+    let look = "getfattr -R -m user.a . | wc -c; stat -c %a dir; ls . dir";
+    let old = w.shell(look);
+    edit(&w, change);
+    w.quietly(&["apply", "-y"]);
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.quietly(&["run", "-s", "work", "--", "sh", "-ec", look]), old);
+    agrees(&w, "0");
+    w.quietly(&["mount", "-s", "work", mnt]);
+    w.shell(&format!("cd ../../mnt; {change}"));
+    w.quietly(&["apply", "-y"]);
+    // In a directory of the session something stays.
+    w.shell("cd ../../mnt; echo more > dir/more");
+    w.quietly(&["undo", "-y"]);
+    w.shell("cd ../../mnt; rm dir/more");
+    assert_eq!(w.shell(&format!("cd ../../mnt; {look}")), old);
+    agrees(&w, "0");
+    w.quietly(&["umount", "work"]);
+    agrees(&w, "0");
+}
+
+#[test]
+fn directories_that_the_session_still_changes_are_not_undone() {
+    let w = World::new();
+    edit(&w, "mkdir n; echo k > n/k; echo l > n/l; mv dir moved; echo 2 >> moved/b.txt; echo 3 > moved/c");
+    w.quietly(&["apply", "-y", "n/k"]);
+    let (code, said) = says(&w, &["undo", "-y"]);
+    assert!(code == 1 && said.contains("n goes with it") && said.contains("first: n/l"), "{said}");
+    assert_eq!(says(&w, &["undo", "-n"]).0, 1);
+    agrees(&w, "4");
+    w.quietly(&["apply", "-y", "n/l"]);
+    w.quietly(&["undo", "-y"]);
+    w.quietly(&["undo", "-y"]);
+    w.quietly(&["apply", "-y", "moved/b.txt"]);
+    let (code, said) = says(&w, &["undo", "-y"]);
+    assert!(code == 1 && said.contains("moved goes with it") && said.contains("first: moved/c"), "{said}");
+    assert_eq!(w.shell("ls; cat moved/b.txt"), "a.txt\ngone.txt\nmoved\nb\n2\n");
+    w.quietly(&["discard", "-y", "moved/c"]);
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.shell("ls; cat dir/b.txt"), "a.txt\ndir\ngone.txt\nb\n");
+    agrees(&w, "0");
+}
+
+#[test]
+fn what_is_left_of_a_file_is_a_change_of_the_one_that_came_back() {
+    let w = World::new();
+    w.shell("seq 9 > a.txt");
+    edit(&w, "sed -i 's/1/one/; s/9/nine/' a.txt");
+    w.quietly(&["review", "--hunk", "a.txt:2"]);
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.shell("cat a.txt"), w.shell("seq 9"));
+    agrees(&w, "1");
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(w.shell("cat a.txt"), w.shell("seq 9 | sed 's/1/one/; s/9/nine/'"));
+}
+
+#[test]
+fn a_side_that_cannot_win_is_not_offered_again() {
+    let w = World::new();
+    edit(&w, "echo 2 >> dir/b.txt");
+    w.shell("rm -r dir");
+    let (code, said) = says(&w, &["apply", "-y", "--take", "session"]);
+    assert_eq!(code, 3);
+    assert!(said.contains("only --take real solves this") && said.contains("--take real:PATH"), "{said}");
+    assert!(!said.contains("choose a side"), "{said}");
+    w.quietly(&["apply", "-y", "--take", "real"]);
+    assert_eq!(w.quietly(&["changes"]), "");
+}

@@ -1,0 +1,207 @@
+//! What was applied or discarded has left the session, and the session goes on: what it does from then on is told and
+//! applied as if it had begun just then.
+
+use crate::ops::{self, Op};
+use crate::plain::Plain;
+use crate::script::script;
+use crate::tree::differences;
+use crate::{Both, disagreements, short};
+use proptest::prelude::*;
+use sbx_fuse::base::{self, ChangeSet, Kind, RelPath};
+use sbx_fuse::journal::{self, Journal, Op as Told, Record};
+use sbx_fuse::review::{self, Dropper, Offline, RootDirs, Seen, Selection};
+use sbx_fuse::union::{Leave, Union};
+use std::sync::Arc;
+
+/// How changes leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct How {
+    applied: bool,
+    /// While the session is in use.
+    live: bool,
+}
+
+/// At rest: that the real tree was changed, a union in use learns from the kernel, which is none here.
+fn how() -> impl Strategy<Value = How> {
+    any::<bool>().prop_map(|applied| How { applied, live: false })
+}
+
+/// Takes changes out of a session, in use or at rest, and has the journal note it.
+struct Leaver<'a> {
+    set: &'a ChangeSet,
+    op: Told,
+    way: Way<'a>,
+}
+
+enum Way<'a> {
+    Live(Arc<Union>),
+    Resting(Box<(Offline<'a>, Journal)>),
+}
+
+impl Dropper for Leaver<'_> {
+    fn drop(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> base::Result<bool> {
+        let change = self.set.changes.iter().find(|c| (c.root, &c.path) == (root, path));
+        match &mut self.way {
+            Way::Live(union) => {
+                let from = change.and_then(|c| c.from.as_ref()).map(|f| review::merged(self.set, root, f));
+                let seen = seen.map(|s| (s.ino, s.ctime));
+                let leave = Leave { op: self.op, root, path: path.clone(), from, seen, silent: vec![] };
+                Ok(union.leave(&leave).unwrap_or_else(|e| panic!("{leave:?}: {e}")))
+            }
+            Way::Resting(resting) => {
+                let (offline, journal) = &mut **resting;
+                if !offline.drop(root, path, seen)? {
+                    return Ok(false);
+                }
+                let kind = change.map_or(Kind::File, |c| c.kind);
+                let (path, proc) = (path.clone(), journal.process(std::process::id()));
+                let record =
+                    Record { op: self.op, root, path, path2: None, kind, base: None, base2: None, proc };
+                journal.append(&record).unwrap();
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl Both {
+    /// Some of the changes leave: those at or beneath the paths of the changes that `choice` picks; all without one.
+    fn some_leave(&mut self, how: How, choice: &[prop::sample::Index]) -> Result<(), TestCaseError> {
+        let before = self.view.tree();
+        if !how.live {
+            self.view.stop();
+        } else {
+            self.view.union().sync().unwrap();
+        }
+        let setup = self.view.setup.clone();
+        let roots = [RootDirs::open(&setup.lowers[0].0, &setup.upper, &setup.work, setup.features).unwrap()];
+        let set = journal::fold_dir(&setup.journal).unwrap().set;
+        let settled = review::settle(&roots, &set).unwrap();
+        let selection = match choice {
+            [] => Selection::All,
+            _ if settled.is_empty() => Selection::All,
+            picks => Selection::Paths(
+                picks.iter().map(|i| i.get(&settled)).map(|s| (0, s.change.path.clone())).collect(),
+            ),
+        };
+        let way = if how.live {
+            Way::Live(self.view.union())
+        } else {
+            let why = if how.applied { review::Leave::Applied } else { review::Leave::Discarded };
+            Way::Resting(Box::new((
+                Offline::new(&roots, &set, why),
+                Journal::open(&setup.journal).unwrap().0,
+            )))
+        };
+        let op = if how.applied { Told::Applied } else { Told::Discarded };
+        let mut leaver = Leaver { set: &set, op, way };
+        let told = format!("{:?} {selection:?} of {:#?}", how, short(&set));
+        if how.applied {
+            let plan = review::plan(&settled, &selection).unwrap();
+            let conflicts = review::check(&roots, &plan.changes, &|_, _| None).unwrap();
+            prop_assert!(conflicts.is_empty(), "{:#?} {}", conflicts, told);
+            let report = review::apply(&roots, &plan, &mut leaver, &mut |_| {});
+            prop_assert!(report.is_ok(), "{:?} {}", report.err(), told);
+            let report = report.unwrap();
+            prop_assert!(report.kept.is_empty() && report.warnings.is_empty(), "{:?} {}", report, told);
+        } else {
+            let done = review::discard(&roots, &settled, &selection, &mut leaver);
+            // Some cannot go without others, which is said before anything is done.
+            let refused = done.as_ref().is_err_and(|e| e.hint.is_some());
+            prop_assert!(refused || done.as_ref().is_ok_and(|d| d.kept.is_empty()), "{:?} {}", done, told);
+        }
+        if let Way::Resting(resting) = leaver.way {
+            resting.1.close().unwrap();
+            self.view.start();
+        }
+        if how.applied {
+            let different = differences(&before, &self.view.tree(), self.exact_links);
+            prop_assert!(different.is_empty(), "the view changed: {:#?} {}", different, told);
+        }
+        self.view.stop();
+        let (folded, scanned, differ) = disagreements(&setup);
+        let count = (folded.len(), scanned.len());
+        prop_assert!(differ.is_empty(), "{:?} {:#?} {}", count, differ, told);
+        self.view.start();
+        Ok(())
+    }
+
+    /// More work in the session, whatever of it can be done there.
+    fn works_on(&mut self, work: &[Op]) {
+        for op in work {
+            // Most of what is drawn fails: that is for the tests of verbs to judge.
+            drop(self.view.apply(self.done, op));
+            self.done += 1;
+        }
+    }
+
+    /// All that is left is applied: the real tree is what the view was.
+    fn the_rest_is_applied(&mut self) -> Result<(), TestCaseError> {
+        let shown = self.view.tree();
+        self.view.stop();
+        let (folded, _, differ) = disagreements(&self.view.setup);
+        let told: Vec<_> = folded.iter().map(|s| format!("{:?} {}", s.change.what, s.change.path)).collect();
+        prop_assert!(differ.is_empty(), "in the end: {:#?} {:#?}", differ, told);
+        self.view.start();
+        self.some_leave(How { applied: true, live: false }, &[])?;
+        let real = Plain::new(self.view.setup.lowers[0].0.clone()).tree();
+        let different = differences(&shown, &real, self.exact_links);
+        prop_assert!(different.is_empty(), "applied: {:#?}", different);
+        Ok(())
+    }
+
+    fn goes_on(&mut self, turns: &[Turn]) -> Result<(), TestCaseError> {
+        for (work, how, choice) in turns {
+            self.works_on(work);
+            self.some_leave(*how, choice)?;
+        }
+        self.the_rest_is_applied()
+    }
+}
+
+type Turn = (Vec<Op>, How, Vec<prop::sample::Index>);
+
+fn turn() -> impl Strategy<Value = Turn> {
+    let work = prop::collection::vec(ops::places(), 0..8).prop_map(|ops| ops.into_iter().flatten().collect());
+    (work, how(), prop::collection::vec(any::<prop::sample::Index>(), 0..3))
+}
+
+/// Without hard links, of which those that leave one by one are not told.
+fn single(turns: Vec<Turn>) -> Vec<Turn> {
+    turns.into_iter().map(|(work, how, choice)| (crate::unlinked(work), how, choice)).collect()
+}
+
+proptest! {
+    // Each turn is an application.
+    #![proptest_config(ProptestConfig { cases: 200, ..crate::config() })]
+
+    #[test]
+    fn a_session_goes_on_after_changes_left(
+        lower in prop::collection::vec(ops::building(), 0..15),
+        turns in prop::collection::vec(turn(), 1..4),
+    ) {
+        Both::new(&crate::markable(lower), None, false).goes_on(&single(turns))?;
+    }
+}
+
+#[test]
+fn what_is_removed_after_it_was_applied_is_told() {
+    let ways = [true, false].map(|live| How { applied: true, live });
+    for how in ways {
+        for (lower, work, more) in [
+            ("", "mkdir z; create z/a 5", "unlink z/a"),
+            ("", "mkdir z; create z/a 5", "unlink z/a; create z/a 7"),
+            ("", "mkdir z; mkdir z/y; create z/y/a 5", "rm-r z/y"),
+            ("mkdir d; create d/a 1", "mv d k; create k/b 5", "unlink k/b"),
+            ("mkdir d; create d/a 1", "rm-r d; mkdir d; create d/b 5", "unlink d/b"),
+            ("create a 1", "mkdir n; mv a n/a", "unlink n/a"),
+        ] {
+            if how.live && work.contains("mv ") {
+                continue; // see `how`
+            }
+            let turns = [(script(work), how, vec![]), (script(more), how, vec![])];
+            let mut both = Both::new(&script(lower), None, false);
+            both.goes_on(&turns).unwrap_or_else(|e| panic!("{how:?} {work}; {more}: {e}"));
+        }
+    }
+}

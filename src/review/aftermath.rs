@@ -1,0 +1,149 @@
+//! What an undo means for the changes that the session still has: it makes real objects other than the session knows
+//! them.
+
+use super::intent::{Log, Op, Place, Space};
+use super::partial::{Moved, rebase};
+use super::paths::Resolver;
+use super::settle::Settled;
+use super::{RootDirs, compare, objects, root_of};
+use crate::base::{Attr, BaseId, ChangeSet, Error, Kind, RelPath, Result, What};
+use objects::Object;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+
+/// Largest content whose hash and bytes are noted: that of what can be merged later.
+const NOTED: u64 = 128 << 10;
+
+/// What an undo does to the real trees, as far as the session can be concerned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Aftermath {
+    /// Directories that are not there any more, or elsewhere.
+    gone: BTreeSet<(u16, RelPath)>,
+    /// Directories that have other attributes.
+    styled: BTreeSet<(u16, RelPath)>,
+    /// What the application had made of files.
+    applied: BTreeMap<(u16, RelPath), Attr>,
+}
+
+impl Aftermath {
+    /// Of the undo of the application with this log.
+    pub(super) fn of(log: &Log) -> Aftermath {
+        let mut after = Aftermath::default();
+        let real = |place: &Place| match place.space {
+            Space::Real(root) => Some((root, place.path.clone())),
+            Space::Kept => None,
+        };
+        for op in &log.ops {
+            match op {
+                Op::Mkdir { at } => after.gone.extend(real(at)),
+                Op::Move { to, id, .. } if id.kind == Kind::Dir => after.gone.extend(real(to)),
+                Op::Attrs { at, saved } if saved.attr.kind == Kind::Dir => after.styled.extend(real(at)),
+                _ => {}
+            }
+        }
+        let files = log.after.iter().filter_map(|a| Some(((a.root, a.path.clone()), a.attr?)));
+        after.applied = files.filter(|(_, attr)| attr.kind == Kind::File).collect();
+        after
+    }
+
+    /// Refuses the undo when the session has changes in a directory that goes: they would have no place any more.
+    ///
+    /// # Errors
+    /// When it has; the hint names them.
+    pub fn check(&self, set: &ChangeSet) -> Result<()> {
+        const SHOWN: usize = 5;
+        let resolver = Resolver::new(&set.changes);
+        for (root, dir) in &self.gone {
+            let is_in = |c: &&crate::base::Change| {
+                let slot = resolver.slot(c.root, &c.path).filter(|slot| slot.starts_with(dir));
+                // The directory itself may have been removed or replaced by something else.
+                let needs = slot.is_some_and(|slot| slot != *dir || keeps_dir(c));
+                c.root == *root && (needs || c.from.as_ref().is_some_and(|from| from.starts_with(dir)))
+            };
+            let held: Vec<String> =
+                set.changes.iter().filter(is_in).map(|c| c.path.to_string()).take(SHOWN + 1).collect();
+            if held.is_empty() {
+                continue;
+            }
+            let more = if held.len() > SHOWN { " and more" } else { "" };
+            let names = held.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(" ");
+            return Err(Error::failure(format!(
+                "cannot undo: {dir} goes with it, and the session has changes in it"
+            ))
+            .hint(format!("apply or discard these first: {names}{more}")));
+        }
+        Ok(())
+    }
+
+    /// Once it is undone: directories of the upper that count as changed by now, though the session changed nothing of
+    /// them, the deepest first. `set` is what the journal folds to.
+    ///
+    /// # Errors
+    /// When an object cannot be read.
+    pub fn strays(&self, roots: &[RootDirs], set: &ChangeSet) -> Result<Vec<(u16, RelPath)>> {
+        if self.gone.is_empty() && self.styled.is_empty() {
+            return Ok(Vec::new());
+        }
+        let differing = compare(roots, set)?;
+        let unknown: BTreeSet<_> = differing
+            .paths
+            .iter()
+            .filter(|d| d.fold.is_none() && matches!(d.scan, Some((What::Added | What::Meta, None))))
+            .map(|d| (d.root, &d.path))
+            .collect();
+        let ours = |s: &&Settled| {
+            let c = &s.change;
+            let place = (c.root, s.real_path.clone().unwrap_or_else(|| c.path.clone()));
+            c.kind == Kind::Dir
+                && unknown.contains(&(c.root, &c.path))
+                && (self.gone.contains(&place) || self.styled.contains(&place))
+        };
+        let found = differing.scan.iter().rev().filter(ours);
+        Ok(found.map(|s| (s.change.root, s.change.path.clone())).collect())
+    }
+
+    /// Once it is undone: files of the session that were changes of what had been applied, and are changes of what is
+    /// there now. With `resting` the upper is told; the journal is for the caller to tell.
+    ///
+    /// # Errors
+    /// When an object cannot be read.
+    pub fn moved(&self, roots: &[RootDirs], set: &[Settled], resting: bool) -> Result<Vec<Moved>> {
+        let mut all = Vec::new();
+        for s in set.iter().filter(|s| s.change.kind == Kind::File && s.change.what == What::Modified) {
+            let (Some(real), Some(base), Some(upper)) = (&s.real_path, &s.change.base, &s.upper) else {
+                continue;
+            };
+            let was = self.applied.get(&(s.change.root, real.clone()));
+            let is_base = |a: &&Attr| (a.ino, a.size, a.mtime) == (base.ino, base.size, base.mtime);
+            if was.filter(is_base).is_none() {
+                continue;
+            }
+            let failed = |e| Error::on_path("move onto the old real file", s.change.path.as_bytes(), e);
+            let dirs = root_of(roots, s.change.root)?;
+            let Some(object) = Object::find(dirs.real.as_fd(), real).map_err(failed)? else { continue };
+            let content = match object.attr.kind {
+                Kind::File if object.attr.size <= NOTED => {
+                    let bytes = object.readable().and_then(|fd| objects::read_all(fd.as_fd()));
+                    Some(bytes.map_err(failed)?)
+                }
+                Kind::File => None,
+                _ => continue,
+            };
+            let base: BaseId = rebase(dirs, s, content.as_deref(), resting).map_err(failed)?;
+            all.push(Moved {
+                root: s.change.root,
+                path: s.change.path.clone(),
+                real: real.clone(),
+                ino: upper.ino,
+                base,
+                content: content.unwrap_or_default(),
+            });
+        }
+        Ok(all)
+    }
+}
+
+/// Whether a change of the directory at its own path leaves a directory there that is merged with the real one.
+fn keeps_dir(c: &crate::base::Change) -> bool {
+    c.kind == Kind::Dir && !matches!(c.what, What::Deleted | What::Renamed)
+}
