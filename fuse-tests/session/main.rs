@@ -73,6 +73,8 @@ fn main() -> ExitCode {
         signals::a_session_stays_however_its_command_is_ended,
         signals::a_command_may_handle_what_its_whole_group_is_sent,
         signals::a_command_signals_nothing_outside,
+        signals::a_suspended_session_is_told_and_can_be_stopped,
+        signals::a_command_has_the_terminal,
         signals::a_signal_at_the_beginning_leaves_nothing,
         signals::a_kill_at_the_beginning_leaves_no_process,
         quota::bytes_are_refused_before_they_are_written,

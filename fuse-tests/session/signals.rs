@@ -3,6 +3,7 @@
 use crate::world::{World, said, until};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -135,4 +136,45 @@ pub fn a_kill_at_the_beginning_leaves_no_process() {
         assert!(ended.recv_timeout(Duration::from_secs(30)).is_ok(), "round {round}: something lives on");
         child.wait().unwrap();
     }
+}
+
+/// A server that answers nobody is told, and is ended when that is asked for.
+pub fn a_suspended_session_is_told_and_can_be_stopped() {
+    let w = World::new();
+    let child = start(&w, &["run", "-s", "s", "--", "sh", "-c", &begun("")]);
+    until("it began", || w.has("s", "began"));
+    kill(pid(&child), Signal::SIGSTOP).unwrap();
+    until("it is stopped", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        stat.contains(") T ")
+    });
+    let told = format!("session s is suspended: its server, process {}, is stopped", child.id());
+    for command in [&["changes", "-s", "s"][..], &["diff", "-s", "s"], &["umount", "s"]] {
+        let err = w.fails(4, command);
+        assert!(err.contains(&told) && err.contains("sbx-fuse stop s"), "{command:?}: {err}");
+    }
+    assert!(w.fails(125, &["exec", "s", "true"]).contains(&told));
+    w.ok(&["stop", "--grace", "5", "s"]);
+    let (code, out, err) = said(&child.wait_with_output().unwrap());
+    assert_eq!(code, 143, "{out}{err}");
+    assert_eq!(w.ok(&["changes", "-s", "s"]), "A began\n");
+}
+
+/// Through a terminal, which script(1) makes: the command reads it and gets its Ctrl-C.
+pub fn a_command_has_the_terminal() {
+    let w = World::new();
+    let inside = "read word; echo $word > began; while :; do sleep 0.05; done";
+    let line = format!("'{}' run -s s -- sh -c '{inside}'", crate::support::product(crate::BUILT).display());
+    let mut script = Command::new("script");
+    let as_given = w.sbx(&[]);
+    script.env_clear().envs(as_given.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    script.args(["-qec", &line, "/dev/null"]).current_dir(w.at("home/project"));
+    let mut script = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut keys = script.stdin.take().unwrap();
+    keys.write_all(b"typed\n").unwrap();
+    until("it read", || w.has("s", "began"));
+    keys.write_all(b"\x03").unwrap();
+    let (code, out, _) = said(&script.wait_with_output().unwrap());
+    assert_eq!(code, 130, "{out}");
+    assert_eq!(w.ok(&["exec", "s", "cat", "began"]), "typed\n");
 }
