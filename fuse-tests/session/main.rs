@@ -76,7 +76,6 @@ fn main() -> ExitCode {
         signals::a_suspended_session_is_told_and_can_be_stopped,
         signals::a_command_has_the_terminal,
         signals::a_signal_at_the_beginning_leaves_nothing,
-        signals::a_kill_at_the_beginning_leaves_no_process,
         quota::bytes_are_refused_before_they_are_written,
         quota::inodes_are_limited_and_given_back,
         quota::usage_is_that_of_du_after_a_random_workload,

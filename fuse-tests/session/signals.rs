@@ -122,22 +122,6 @@ fn catches(child: &Child, signal: Signal) -> bool {
     u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (signal as i32 - 1)) != 0
 }
 
-/// Killed at whatever moment, it leaves no process that has its output.
-pub fn a_kill_at_the_beginning_leaves_no_process() {
-    for round in 0..24u64 {
-        let w = World::new();
-        let mut child = start(&w, &["run", "-s", "s", "--", "sleep", "1000"]);
-        until("it is the program", || catches(&child, Signal::SIGTERM));
-        std::thread::sleep(Duration::from_millis(round * 3));
-        child.kill().unwrap();
-        let out = child.stdout.take().unwrap();
-        let (sender, ended) = std::sync::mpsc::channel();
-        std::thread::spawn(move || sender.send(std::io::read_to_string(out)));
-        assert!(ended.recv_timeout(Duration::from_secs(30)).is_ok(), "round {round}: something lives on");
-        child.wait().unwrap();
-    }
-}
-
 /// A server that answers nobody is told, and is ended when that is asked for.
 pub fn a_suspended_session_is_told_and_can_be_stopped() {
     let w = World::new();
