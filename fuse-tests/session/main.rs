@@ -14,6 +14,7 @@ mod life;
 mod limits;
 mod policy;
 mod quota;
+mod signals;
 mod world;
 
 use libtest_mimic::{Arguments, Trial};
@@ -71,6 +72,12 @@ fn main() -> ExitCode {
         policy::reserved_roots_are_refused_to_others,
         policy::overlapping_changes_are_told,
         policy::no_hostile_way_out_succeeds,
+        signals::a_session_stays_however_its_command_is_ended,
+        signals::a_command_may_handle_what_its_whole_group_is_sent,
+        signals::a_command_signals_nothing_outside,
+        signals::a_suspended_session_is_told_and_can_be_stopped,
+        signals::a_command_has_the_terminal,
+        signals::a_signal_at_the_beginning_leaves_nothing,
         quota::bytes_are_refused_before_they_are_written,
         quota::inodes_are_limited_and_given_back,
         quota::usage_is_that_of_du_after_a_random_workload,

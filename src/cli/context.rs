@@ -167,6 +167,9 @@ pub(super) fn connect(session: &Session) -> Result<Option<Client>> {
     let start = Instant::now();
     loop {
         match session.holder()? {
+            Some(Holder { role: Role::Server, pid, .. }) if session::is_stopped(pid) => {
+                return Err(suspended(&session.name, pid));
+            }
             Some(Holder { role: Role::Server, socket: Some(socket), .. }) => {
                 // The kernel still takes connections for a process that is being killed: only an answer counts.
                 let answered = Client::connect(socket.as_path()).and_then(|mut c| c.ping().map(|()| c));
@@ -186,6 +189,14 @@ pub(super) fn connect(session: &Session) -> Result<Option<Client>> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The error that a server was stopped, by Ctrl-Z for example, and answers nobody until it goes on.
+fn suspended(name: &str, pid: u32) -> Error {
+    let why = format!("session {name} is suspended: its server, process {pid}, is stopped");
+    Error::new(ErrorKind::Locked, why).hint(format!(
+        "let it go on with `fg` in its terminal, or with: kill -CONT {pid}; or end it: sbx-fuse stop {name}"
+    ))
 }
 
 /// The directories of all roots, for `review`.

@@ -3,7 +3,7 @@
 use super::job::{self, Confine, Job};
 use super::{context, output, paths};
 use crate::base::Result;
-use crate::sandbox::Inherited;
+use crate::sandbox::{Caught, Inherited, exit_code};
 use crate::session::Store;
 use clap::Args;
 use std::ffi::OsString;
@@ -43,13 +43,18 @@ pub(super) fn shell(args: ShellArgs) -> Result<u8> {
 }
 
 fn enter(name: &str, confine: Confine, command: Vec<OsString>) -> Result<u8> {
+    let signals = Caught::begin()?;
     let inherited = Inherited::note();
     let store = Store::open()?;
     let session = store.get(name)?;
     context::heal(&session)?;
     let cwd = paths::cwd()?;
-    let job = Job { confine, command, cwd, inherited };
-    let (code, summary) = job::enter(&job, &store, session)?;
+    let job = Job { confine, command, cwd, inherited, signals };
+    let (code, summary) = match job::enter(&job, &store, session) {
+        Ok(done) => done,
+        // A signal to our whole group may have ended what we waited for.
+        Err(e) => return job.signals.interrupted().map(exit_code).ok_or(e),
+    };
     match summary {
         Some((_, 0)) => output::note(&format!("no changes in session {name}")),
         Some((summary, _)) => {

@@ -9,7 +9,9 @@ use super::output;
 use super::serve::{ENDING, Served, What, runtime_dir};
 use crate::base::{Error, ErrorKind, Net, PRIVATE_TEMPS, Result, Target, quote};
 use crate::review;
-use crate::sandbox::{self, Bind, Enforced, EnvRules, Inherited, Outcome, Spec, bwrap_missing, find_program};
+use crate::sandbox::{
+    self, Bind, Caught, Enforced, EnvRules, Inherited, Outcome, Spec, bwrap_missing, find_program,
+};
 use crate::session::{Client, Config, Lock, MARKER, PathBytes, Place, Role, Session, Store, mounted};
 use clap::Args;
 use parking_lot::Mutex;
@@ -108,6 +110,8 @@ pub(super) struct Job {
     pub(super) cwd: PathBuf,
     /// What it inherits from our caller.
     pub(super) inherited: Inherited,
+    /// What asks us to end, from our very beginning on.
+    pub(super) signals: Caught,
 }
 
 /// The exit code, and what changed: the summary and how many changes that is.
@@ -134,8 +138,7 @@ pub(super) fn host(job: &Job, store: &Store, session: &mut Session, lock: &mut L
     let limits = limits(session)?;
     let what = What { session, mountpoint: &mountpoint, way, allow_other: false };
     let served = Served::start(&what, lock, store)?;
-    let code =
-        run_in_sandbox(&bwrap, &spec, &limits, job.inherited, &Hosted { served: &served, spec: &spec });
+    let code = run_in_sandbox(&bwrap, &spec, &limits, job, &Hosted { served: &served, spec: &spec });
     let name = &session.name;
     served.close(|guests| {
         let guests = output::count(guests, "other command runs", "other commands run");
@@ -174,7 +177,7 @@ pub(super) fn enter(job: &Job, store: &Store, mut session: Session) -> Result<(u
                 Err(e) => return Err(e),
             },
         };
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > PATIENCE || job.signals.interrupted().is_some() {
             return Err(tried);
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -199,7 +202,7 @@ fn guest(job: &Job, store: &Store, session: &Session, client: Client, place: &Pl
     let spec = spec(job, store, session, at)?;
     let limits = limits(session)?;
     let client = Mutex::new(client);
-    run_in_sandbox(&bwrap, &spec, &limits, job.inherited, &Guest { client: &client, spec: &spec })
+    run_in_sandbox(&bwrap, &spec, &limits, job, &Guest { client: &client, spec: &spec })
 }
 
 /// Where the temporary files of a session with a private home are, in that.
@@ -288,10 +291,10 @@ fn run_in_sandbox(
     bwrap: &Path,
     spec: &Spec,
     limits: &Enforced,
-    inherited: Inherited,
+    job: &Job,
     events: &dyn sandbox::Events,
 ) -> Result<u8> {
-    let outcome = sandbox::run(bwrap, spec, limits, inherited, events)?;
+    let outcome = sandbox::run(bwrap, spec, limits, (job.inherited, &job.signals), events)?;
     output::notes(&limits.met());
     let code = match outcome {
         Outcome::Exited(code) => code,

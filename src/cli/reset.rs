@@ -39,6 +39,7 @@ pub(super) fn run(args: ResetArgs) -> Result<u8> {
     let store = Store::open()?;
     let name = &args.name;
     let mut session = store.get(name)?;
+    stop::wake(&session)?;
     context::heal(&session)?;
     let ended = stop::stop(&session, &args.grace)?.unwrap_or(0);
     let json = Json { name, ended, hard: args.hard };

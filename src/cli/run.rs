@@ -4,7 +4,7 @@ use super::allowance::AllowanceArgs;
 use super::job::{self, Confine, Job};
 use super::{context, output, paths};
 use crate::base::{Error, ErrorKind, Result};
-use crate::sandbox::{self, EachProcess, Inherited};
+use crate::sandbox::{self, Caught, EachProcess, Inherited, exit_code};
 use crate::session::{ChosenRoot, Home, Lock, Role, Session, Store, add_home, choose_roots};
 use clap::Args;
 use std::ffi::OsString;
@@ -47,6 +47,8 @@ pub(super) struct RunArgs {
 pub(super) struct InsideArgs {
     #[arg(long)]
     ready: i32,
+    #[arg(long)]
+    foreground: bool,
     #[arg(long, value_delimiter = ',')]
     default_signals: Vec<i32>,
     #[arg(long)]
@@ -65,7 +67,9 @@ pub(super) struct InsideArgs {
 
 /// The hidden command: becomes the command, or says why not with the exit code a shell gives.
 pub(super) fn inside(args: InsideArgs) -> Result<u8> {
-    sandbox::tell_ready(args.ready);
+    // Before it is told: from then on signals are sent to that group.
+    sandbox::lead(args.foreground)?;
+    sandbox::tell_ready(args.ready)?;
     if args.scoped {
         sandbox::leave_abstract_sockets()?;
     }
@@ -79,6 +83,7 @@ pub(super) fn inside(args: InsideArgs) -> Result<u8> {
 }
 
 pub(super) fn run(args: RunArgs) -> Result<u8> {
+    let signals = Caught::begin()?;
     let inherited = Inherited::note();
     let store = Store::open()?;
     let cwd = paths::cwd()?;
@@ -97,14 +102,17 @@ pub(super) fn run(args: RunArgs) -> Result<u8> {
     };
     keep(&store, &args.allowance, &mut session, made).map_err(joins)?;
     let mut lock = session.lock_as(Role::Server).map_err(joins)?;
-    let job = Job { confine: args.confine, command: args.command, cwd, inherited };
+    let job = Job { confine: args.confine, command: args.command, cwd, inherited, signals };
     match job::host(&job, &store, &mut session, &mut lock) {
         Ok((code, changes)) => {
             wind_up(&store, &session, &lock, args.rm, changes)?;
             Ok(code)
         }
-        Err(e) if made => Err(unmade(&store, &session, &lock, e)),
-        Err(e) => Err(e),
+        Err(e) => {
+            let e = if made { remove_if_unchanged(&store, &mut session, &lock, e) } else { e };
+            // A signal to our whole group may have ended what we waited for.
+            job.signals.interrupted().map(exit_code).ok_or(e)
+        }
     }
 }
 
@@ -119,17 +127,26 @@ pub(super) fn keep(
     made: bool,
 ) -> Result<()> {
     match allowance.keep(session) {
-        Err(e) if made => Err(unmade(store, session, &session.lock()?, e)),
+        Err(e) if made => {
+            let lock = session.lock()?;
+            Err(remove_if_unchanged(store, session, &lock, e))
+        }
         kept => kept,
     }
 }
 
-/// The error `e`, for which a session was made for nothing that is not left behind.
-fn unmade(store: &Store, session: &Session, lock: &Lock, e: Error) -> Error {
-    match store.remove(&session.name, lock) {
-        Ok(()) => e,
-        Err(also) => Error { causes: [e.causes, vec![also.message]].concat(), ..e },
-    }
+/// A session that was made for nothing is not left behind; one that has any change is, whatever went wrong. Returns what
+/// went wrong altogether.
+pub(super) fn remove_if_unchanged(store: &Store, session: &mut Session, lock: &Lock, e: Error) -> Error {
+    let also = match context::count_changes(session, lock) {
+        Ok(0) => match store.remove(&session.name, lock) {
+            Ok(()) => return e,
+            Err(also) => also.message,
+        },
+        Ok(_) => format!("what had changed is in session {}", session.name),
+        Err(also) => format!("session {} stays: {}", session.name, also.message),
+    };
+    Error { causes: [e.causes, vec![also]].concat(), ..e }
 }
 
 /// The session to run in, and whether it was made just now.

@@ -3,7 +3,7 @@
 use super::context;
 use super::output;
 use crate::base::{Errno, Error, Result};
-use crate::session::{Role, Session, Store, end_processes};
+use crate::session::{Holder, Role, Session, Store, end_processes, is_stopped, let_go_on};
 use clap::Args;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -54,6 +54,7 @@ pub(super) fn run(args: StopArgs) -> Result<u8> {
     let mut all = Vec::new();
     for name in &args.names {
         let session = store.get(name)?;
+        wake(&session)?;
         context::heal(&session)?;
         let ended = stop(&session, &args.grace)?;
         output::note(&match ended {
@@ -66,6 +67,17 @@ pub(super) fn run(args: StopArgs) -> Result<u8> {
     }
     output::answer(args.json, &all)?;
     Ok(0)
+}
+
+/// Lets a server go on that was stopped, so that it can be asked and can end.
+///
+/// # Errors
+/// When it cannot be sent a signal.
+pub(super) fn wake(session: &Session) -> Result<()> {
+    match session.holder()? {
+        Some(Holder { role: Role::Server, pid, .. }) if is_stopped(pid) => let_go_on(pid),
+        _ => Ok(()),
+    }
 }
 
 /// Stops a session; returns how many processes were ended, or `None` when there was nothing to stop.

@@ -1,32 +1,28 @@
-//! Starting bwrap, passing signals on, and learning what became of the command.
+//! Starting bwrap.
 
+use super::attend::Sandbox;
 use super::bwrap::{self, Fds, Spec};
 use super::limits::Enforced;
 use super::proxy::Proxy;
+use super::signals::{Caught, exit_code};
+use super::terminal::{self, Terminal};
 use super::veil::Step;
 use super::{inside, seccomp};
 use crate::base::{Errno, Error, Net, Result};
-use crate::sys::file;
-use crate::sys::signal::{self, Disposition};
+use crate::sys::{file, process};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::process::Command;
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The command ended; its exit status, 128 + n when signal n ended it.
+    /// The command ended; its exit status, 128 + n when signal n ended it, also before it had begun.
     Exited(u8),
     /// bwrap could not set the sandbox up and said why on stderr; its exit status.
     NotStarted(i32),
@@ -80,8 +76,8 @@ pub trait Events: Send + Sync {
 
 /// Runs the command of `spec` under `bwrap` (its path) and waits for it. Must be called from the main thread: the sandbox dies with the thread that made it.
 ///
-/// While the command runs, SIGINT and SIGQUIT are left to it (the terminal sends them to the whole foreground group, so
-/// we and bwrap ignore them), SIGTERM and SIGHUP are passed on.
+/// bwrap and the command have process groups of their own, the command that of the terminal while ours would be: what is
+/// sent to our group reaches us alone, and `signals` are passed on.
 ///
 /// # Errors
 /// When bwrap cannot be started.
@@ -89,7 +85,7 @@ pub fn run(
     bwrap: &Path,
     spec: &Spec,
     limits: &Enforced,
-    inherited: Inherited,
+    (inherited, signals): (Inherited, &Caught),
     events: &dyn Events,
 ) -> Result<Outcome> {
     let told = |e: Errno| Error::sys("prepare the sandbox", e);
@@ -107,16 +103,6 @@ pub fn run(
     let args = spec.arguments(&veil, &fds);
     let args = inheritable(&bwrap::nul_separated(&args)).map_err(told)?;
 
-    let inner = Arc::new(AtomicI32::new(0));
-    // bwrap would die of a Ctrl-C and take the command with it, whatever that does about the signal. So bwrap inherits
-    // that it is ignored, and `inside` gives the command its own way back.
-    let mut restore = Vec::new();
-    for number in [SIGINT, SIGQUIT] {
-        if !signal::set(number, Disposition::Ignore).map_err(told)? {
-            restore.push(number);
-        }
-    }
-    let mut signals = Signals::new(wanted_signals()).map_err(|e| told(e.into()))?;
     let door = match spec.net {
         Net::Only(_) => Some(pair().map_err(told)?),
         Net::Off | Net::All => None,
@@ -129,6 +115,13 @@ pub fn run(
         None if spec.net == Net::All && spec.shared.is_empty() => inside::Way::Scoped,
         None => inside::Way::AsItIs,
     };
+    let restore = if terminal::write_in_background().map_err(told)? { vec![libc::SIGTTOU] } else { vec![] };
+    if let Some(signal) = signals.interrupted() {
+        return Ok(Outcome::Exited(exit_code(signal)));
+    }
+    // Without the filter the command has a terminal session of its own, and so no terminal.
+    let tty = filter.as_ref().and_then(|_| Terminal::of_ours());
+    let foreground = tty.as_ref().is_some_and(Terminal::lend);
     let mut command = Command::new(bwrap);
     // Not by bwrap's --setenv and --unsetenv: process 1 of the sandbox, whose environment the command can read, would
     // have what bwrap itself was started with.
@@ -136,46 +129,25 @@ pub fn run(
     command.arg("--args").arg(args.as_raw_fd().to_string()).arg("--").args(inside::argv(
         &spec.argv,
         ready_in.as_raw_fd(),
-        &restore,
+        (foreground, &restore),
         limits.each(),
         way,
     ));
     limits.apply(&mut command).map_err(|e| Error::sys("limit the command", e))?;
+    command.process_group(0);
+    process::die_with_us(&mut command);
     let mut child = inherited
         .during(|| command.spawn())
         .map_err(|e| Error::on_path("start", bwrap.as_os_str().as_encoded_bytes(), e))?;
     drop((status_in, ready_in, args, filter, empty));
     let proxy = door.map(|(ours, _)| Proxy::start(spec.net.clone(), ours)).transpose()?;
     events.started(child.id());
-
-    let handle = signals.handle();
-    let (outer, theirs) = (child.id() as i32, inner.clone());
-    let forwarder = std::thread::spawn(move || {
-        for signal in signals.forever() {
-            forward(signal, outer, theirs.load(Ordering::SeqCst));
-        }
-    });
-    let watcher = std::thread::spawn(move || watch(status_out, &inner));
-    let ended = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // The end of the file without a byte: the sandbox never stood.
-            if matches!(File::from(ready_out).read(&mut [0]), Ok(1)) {
-                events.ready();
-            }
-        });
-        wait(&mut child)
-    });
-    handle.close();
+    let sandbox = Sandbox::new(&child, tty);
+    let ended = sandbox.attend(&mut child, (status_out, ready_out), signals, events)?;
     for (target, times) in proxy.iter().flat_map(|p| p.close()) {
         events.refused(&target, times);
     }
-    let told = watcher.join().map_err(|_| Error::failure("the thread that watches the sandbox panicked"))?;
-    forwarder.join().map_err(|_| Error::failure("the thread that passes signals on panicked"))?;
-    let ended = ended.map_err(|e| Error::sys("wait for the sandbox", e))?;
-    Ok(match told {
-        Some(code) => Outcome::Exited(code),
-        None => Outcome::NotStarted(ended.code().or(ended.signal().map(|s| 128 + s)).unwrap_or(1)),
-    })
+    Ok(ended)
 }
 
 /// Two connected sockets: ours, and one that a child inherits.
@@ -192,77 +164,10 @@ fn pipe() -> std::result::Result<(OwnedFd, OwnedFd), Errno> {
     Ok((ours, theirs))
 }
 
-fn wait(child: &mut Child) -> std::io::Result<std::process::ExitStatus> {
-    loop {
-        match child.wait() {
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            other => return other,
-        }
-    }
-}
-
 /// A file in memory with these bytes, which a child inherits.
 fn inheritable(bytes: &[u8]) -> std::result::Result<OwnedFd, Errno> {
     let mut file = File::from(memfd_create(c"sbx-fuse", MFdFlags::empty())?);
     file.write_all(bytes)?;
     file.rewind()?;
     Ok(file.into())
-}
-
-/// Reads bwrap's status documents: notes the first process inside, and returns the command's exit status.
-fn watch(from: OwnedFd, inner: &AtomicI32) -> Option<u8> {
-    let mut code = None;
-    let documents = serde_json::Deserializer::from_reader(File::from(from)).into_iter::<serde_json::Value>();
-    for document in documents.map_while(|d| d.ok()) {
-        let number = |key: &str| document.get(key).and_then(serde_json::Value::as_i64);
-        if let Some(pid) = number("child-pid").and_then(|p| i32::try_from(p).ok()) {
-            inner.store(pid, Ordering::SeqCst);
-        }
-        if let Some(exit) = number("exit-code") {
-            code = Some(u8::try_from(exit).unwrap_or(u8::MAX));
-        }
-    }
-    code
-}
-
-/// Sends `signal` to the command: the first child of `init`, the sandbox's process 1, which is bwrap's and ignores
-/// signals. Before there is one, to bwrap.
-fn forward(signal: i32, bwrap: i32, init: i32) {
-    let target = if init == 0 { bwrap } else { first_child(init).unwrap_or(bwrap) };
-    match Signal::try_from(signal).and_then(|s| kill(Pid::from_raw(target), s)) {
-        Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
-        Err(e) => tracing::warn!("cannot pass signal {signal} on to process {target}: {e}"),
-    }
-}
-
-/// The process that `parent` started first, from `/proc`.
-fn first_child(parent: i32) -> Option<i32> {
-    let mut found: Option<(u64, i32)> = None;
-    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
-        let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { continue };
-        // The name, field 2, is in parentheses and may hold any byte; fields are counted after the last one.
-        let Some(end) = stat.iter().rposition(|&b| b == b')') else { continue };
-        let fields: Vec<&[u8]> = stat[end + 1..].trim_ascii().split(|&b| b == b' ').collect();
-        let field = |i: usize| fields.get(i).and_then(|f| std::str::from_utf8(f).ok()?.parse::<u64>().ok());
-        let (ppid, start) = (field(1), field(19));
-        if ppid == u64::try_from(parent).ok() {
-            let start = start.unwrap_or(u64::MAX);
-            if found.is_none_or(|(first, _)| start < first) {
-                found = Some((start, pid));
-            }
-        }
-    }
-    found.map(|(_, pid)| pid)
-}
-
-/// The signals to pass on. One that our caller had ignored (a background job of a script) stays ignored, also by the
-/// command; a handler of ours would end that.
-fn wanted_signals() -> Vec<i32> {
-    let ignored = std::fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|s| s.lines().find_map(|l| l.strip_prefix("SigIgn:").map(str::trim).map(str::to_owned)))
-        .and_then(|hex| u64::from_str_radix(&hex, 16).ok())
-        .unwrap_or(0);
-    [SIGTERM, SIGHUP].into_iter().filter(|s| ignored & (1 << (s - 1)) == 0).collect()
 }

@@ -15,16 +15,20 @@ pub const INSIDE: &str = "inside-sandbox";
 /// Where this program is in the sandbox: `/dev` is the one directory that is made anew in every sandbox.
 pub(super) const PLACE: &str = "/dev/.sbx-fuse";
 
-/// What bwrap executes: this step, which writes to the descriptor `ready` that the sandbox stands, sets the signals
-/// `restore` back to their default, takes the limits `each`, goes the `way` to the network, and becomes the command.
+/// What bwrap executes: this step, which leads a process group, the terminal's if it is to be in the `foreground`, writes to
+/// the descriptor `ready` that the sandbox stands, sets the signals `restore` back to their default, takes the limits
+/// `each`, goes the `way` to the network, and becomes the command.
 pub(super) fn argv(
     command: &[OsString],
     ready: i32,
-    restore: &[i32],
+    (foreground, restore): (bool, &[i32]),
     each: EachProcess,
     way: Way,
 ) -> Vec<OsString> {
     let mut argv: Vec<OsString> = vec![PLACE.into(), INSIDE.into(), format!("--ready={ready}").into()];
+    if foreground {
+        argv.push("--foreground".into());
+    }
     if !restore.is_empty() {
         let numbers: Vec<String> = restore.iter().map(i32::to_string).collect();
         argv.push(format!("--default-signals={}", numbers.join(",")).into());
@@ -80,17 +84,19 @@ impl Door {
     }
 }
 
-/// Says on the descriptor `ready` that the sandbox stands, and closes it. When nobody listens, nobody needs to know.
-pub fn tell_ready(ready: i32) {
-    let told = std::fs::OpenOptions::new()
+/// Says on the descriptor `ready` that the sandbox stands, and closes it.
+///
+/// # Errors
+/// When nobody listens: who made the sandbox was killed before the sandbox was bound to its life, and nobody would ever
+/// end it.
+pub fn tell_ready(ready: i32) -> Result<()> {
+    std::fs::OpenOptions::new()
         .write(true)
         .open(format!("/proc/self/fd/{ready}"))
         .and_then(|mut pipe| pipe.write_all(b"."))
         .map_err(Errno::from)
-        .and_then(|()| nix::unistd::close(ready).map_err(Errno::from));
-    if let Err(e) = told {
-        tracing::debug!("cannot tell that the sandbox stands: {e}");
-    }
+        .and_then(|()| nix::unistd::close(ready).map_err(Errno::from))
+        .map_err(|e| Error::sys("tell that the sandbox stands", e))
 }
 
 /// Leaves the abstract Unix sockets of the host out of reach, where the kernel can do that: a screen, a bus or a container

@@ -1,5 +1,6 @@
 //! What to run and how it is confined: bwrap's arguments, namespaces, the child and its signals.
 
+mod attend;
 mod bwrap;
 mod child;
 mod environment;
@@ -9,6 +10,8 @@ mod namespaces;
 mod programs;
 mod proxy;
 mod seccomp;
+mod signals;
+mod terminal;
 mod veil;
 
 pub use bwrap::{Bind, Spec, bwrap_missing};
@@ -18,3 +21,5 @@ pub use inside::{Door, INSIDE, exec, leave_abstract_sockets, tell_ready};
 pub use limits::{EachProcess, Enforced, Limits, REMEDY as LIMITS_REMEDY, can_group};
 pub use namespaces::{Capability, Probe, Step, enter, join, probe, probe_here};
 pub use programs::find_program;
+pub use signals::{Caught, exit_code};
+pub use terminal::lead;

@@ -6,6 +6,7 @@
 use super::meta::PathBytes;
 use crate::base::{BaseId, Errno, Error, ErrorKind, RelPath, Result, Time, quote};
 use crate::sys::file;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, getsockopt, shutdown, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,6 +23,8 @@ use std::time::Duration;
 const LINE_MAX: u64 = 64 << 10;
 /// How long a server may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
+/// How long it may take to answer to [`Client::ping`], for which it has nothing to do.
+const PING_TIME: Duration = Duration::from_secs(5);
 
 /// What an object was when somebody looked at it, so that it is dropped only if it still is that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -306,6 +309,9 @@ fn serve(stream: UnixStream, handler: &dyn Handler) -> std::io::Result<()> {
     let mut writer = stream;
     let mut joined = Joined { handler, times: 0, looks: 0 };
     while let Some(line) = read_line(&mut reader)? {
+        if has_hung_up(&writer)? {
+            return Ok(());
+        }
         let answer = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => handle(request, &mut joined).unwrap_or_else(Answer::error),
             Err(e) => Answer::error(Error::usage(format!("not a request: {e}"))),
@@ -313,6 +319,14 @@ fn serve(stream: UnixStream, handler: &dyn Handler) -> std::io::Result<()> {
         write_line(&mut writer, &answer)?;
     }
     Ok(())
+}
+
+/// Whether a peer does not wait for an answer any more: it was killed, perhaps long before we, having been stopped, came
+/// to read what it asked.
+fn has_hung_up(peer: &UnixStream) -> std::io::Result<bool> {
+    let mut fds = [PollFd::new(peer.as_fd(), PollFlags::empty())];
+    poll(&mut fds, PollTimeout::ZERO)?;
+    Ok(fds[0].revents().is_some_and(|r| r.contains(PollFlags::POLLHUP)))
 }
 
 /// What a peer joined it leaves when it hangs up, however it does that.
@@ -439,7 +453,12 @@ impl Client {
     /// # Errors
     /// When it does not.
     pub fn ping(&mut self) -> Result<()> {
-        self.expect_done(&Request::Ping)
+        let within = |stream: &UnixStream, time| {
+            stream.set_read_timeout(Some(time)).map_err(|e| Error::sys("talk to the session's server", e))
+        };
+        within(&self.writer, PING_TIME)?;
+        self.expect_done(&Request::Ping)?;
+        within(&self.writer, ANSWER_TIME)
     }
 
     /// Who it is.

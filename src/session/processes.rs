@@ -18,6 +18,22 @@ pub const MARKER: &str = "SBX_FUSE_SANDBOX";
 /// How long processes may take to vanish after SIGKILL.
 const VANISH: Duration = Duration::from_secs(10);
 
+/// The state of a process that was stopped by a signal (proc_pid_stat(5)).
+const STOPPED: char = 'T';
+
+/// Whether process `pid` was stopped by a signal, as Ctrl-Z does it; it answers nobody then.
+pub fn is_stopped(pid: u32) -> bool {
+    i32::try_from(pid).ok().and_then(stat).is_some_and(|s| s.state == STOPPED)
+}
+
+/// Lets process `pid` go on.
+///
+/// # Errors
+/// As `kill(2)`; that it is gone is none.
+pub fn let_go_on(pid: u32) -> Result<()> {
+    i32::try_from(pid).map_or(Ok(()), |pid| send(pid, Signal::SIGCONT))
+}
+
 /// One process of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Process {
@@ -92,6 +108,10 @@ pub fn end_processes(id: &str, grace: Duration) -> Result<usize> {
     let count = theirs.len();
     for process in theirs {
         send(process.pid, Signal::SIGTERM)?;
+        // Until it goes on it would not notice.
+        if process.state == STOPPED {
+            send(process.pid, Signal::SIGCONT)?;
+        }
     }
     let start = Instant::now();
     let mut killed = None;

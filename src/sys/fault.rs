@@ -163,8 +163,9 @@ mod tests {
     }
 
     /// What calls the kernel and cannot fail, or is not a step of its own.
-    const CANNOT_FAIL: [&str; 8] = [
+    const CANNOT_FAIL: [&str; 9] = [
         "join_group_before_exec",
+        "die_with_us",
         "trim",
         "umask",
         "effective_ids",

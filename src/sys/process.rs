@@ -85,6 +85,27 @@ pub fn die_with_parent(signal: i32) -> Sys<()> {
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) }).map(drop)
 }
 
+/// Has the child of `command` die with the thread that starts it, from before it becomes its program on.
+pub fn die_with_us(command: &mut Command) {
+    let us = std::process::id();
+    let bind = move || {
+        // SAFETY: neither call has memory arguments.
+        let (bound, parent) =
+            unsafe { (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL), libc::getppid()) };
+        match check(bound) {
+            // We died before.
+            Ok(_) if u32::try_from(parent) != Ok(us) => Err(std::io::Error::from_raw_os_error(libc::ESRCH)),
+            Ok(_) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    };
+    // SAFETY: between fork and exec the closure only calls prctl(2) and getppid(2), which is safe there, and makes errors
+    // that allocate nothing.
+    unsafe {
+        command.pre_exec(bind);
+    }
+}
+
 /// `setsid(2)`: leaves the controlling terminal.
 ///
 /// # Errors
