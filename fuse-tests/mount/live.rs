@@ -327,7 +327,7 @@ fn directories_leave_with_the_last_change_beneath_them() {
         assert!(bed.union().leave(&change).unwrap());
     };
     silent("d/e/g", &["d/e", "d"]);
-    assert!(bed.upper("d/e/h").exists());
+    assert!(bed.upper("d/e/h").symlink_metadata().is_ok());
     silent("d/e/h", &["d/e"]);
     // What is above was changed itself.
     assert_eq!(ls(bed.upper("d")), [""; 0]);

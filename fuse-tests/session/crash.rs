@@ -101,7 +101,8 @@ pub fn after_a_reboot_everything_is_there() {
     child.wait_with_output().unwrap();
     until("nobody has them", || w.state("s") == "resting" && w.state("t") == "resting");
     let gone = Command::new("fusermount3").args(["-u", "-z"]).arg(&mnt).status().unwrap();
-    assert!(gone.success());
+    // Another test's clean-up takes away what no session of its own knows.
+    assert!(gone.success() || !is_mounted(&mnt));
     std::fs::remove_dir_all(w.at("run")).unwrap();
     std::fs::create_dir(w.at("run")).unwrap();
     all_there(&w, "s");
