@@ -199,11 +199,12 @@ impl Source {
     /// whole blocks of `range`; `None` when there is none left.
     ///
     /// # Errors
-    /// As `lseek(2)`.
+    /// As [`Source::read`] and `lseek(2)`.
     pub fn next_piece(&self, (start, end): (u64, u64)) -> Sys<Option<(u64, u64)>> {
         let data = self.next_data(start)?;
         if data >= end {
-            return Ok(None);
+            // A file that was cut short has no data there, either.
+            return if self.is_as_it_was()? { Ok(None) } else { Err(Errno::EIO) };
         }
         // The lower's blocks may be smaller than the upper's, which cannot be half a hole.
         let from = (data - data % BLOCK).max(start);
