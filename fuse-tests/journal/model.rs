@@ -3,7 +3,7 @@
 
 use crate::{base, path, record};
 use proptest::prelude::*;
-use sbx_fuse::base::{BaseId, Change, Kind, What};
+use sbx_fuse::base::{BaseId, Change, ChangeSet, Kind, What};
 use sbx_fuse::journal::{Entry, Op, Record, fold};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -214,6 +214,8 @@ impl Model {
     fn changes(&self) -> (Vec<Change>, BTreeMap<String, BaseId>) {
         let places = self.whereabouts();
         let (mut out, mut replaced) = (Vec::new(), BTreeMap::new());
+        // What came back to its old path: where its change is, and that of the directory that lost it.
+        let (mut back, mut homes) = (Vec::new(), Vec::new());
         for (at, object) in &self.merged {
             // What the lower has beneath this very name, seen from its directory.
             let under = self.origin_of(parent(at)).map(|dir| join(dir, name(at)));
@@ -249,8 +251,9 @@ impl Model {
                 // At its old path, in a directory that the session made there; in one that was renamed to there, both move.
                 (Some(origin), _) if origin == at && self.origin_of(parent(at)).is_none() => {
                     change.what = What::Modified;
-                    change.content = true;
-                    change.meta = true;
+                    change.content |= object.kind != Kind::Dir;
+                    change.meta |= object.kind != Kind::Dir;
+                    back.push((out.len(), path(at)));
                 }
                 (Some(origin), _) => {
                     change.what = What::Renamed;
@@ -273,6 +276,7 @@ impl Model {
                 continue;
             }
             if !self.merged.contains_key(&at) {
+                homes.extend(places.contains_key(lower).then(|| (out.len(), path(lower))));
                 let change = Change {
                     root: 0,
                     path: path(&at),
@@ -287,6 +291,11 @@ impl Model {
                 };
                 out.push(change);
             }
+        }
+        // Unless its real directory moved on: then it is a rename, which tells that too.
+        let renamed = ChangeSet::rename_left_behind(&mut out, back);
+        for (i, _) in homes.iter().rev().filter(|(_, at)| renamed.contains(at)) {
+            out.swap_remove(*i);
         }
         out.sort_by(|a, b| a.path.cmp(&b.path));
         (out, replaced)
