@@ -9,6 +9,7 @@ use crate::journal::{self, Folded, Journal, Op, Record};
 use crate::review::{self, Dropper, Replaced, RootDirs, Settled};
 use crate::session::{self, Client, Holder, Leaving, Lock, Merging, Role, Session, Store};
 use crate::sys::owner::Rights;
+use crate::sys::proc;
 use std::time::{Duration, Instant};
 
 /// How long a server may take from taking the lock to answering, on a machine that is busy.
@@ -167,7 +168,7 @@ pub(super) fn connect(session: &Session) -> Result<Option<Client>> {
     let start = Instant::now();
     loop {
         match session.holder()? {
-            Some(Holder { role: Role::Server, pid, .. }) if session::is_stopped(pid) => {
+            Some(Holder { role: Role::Server, pid, .. }) if proc::is_stopped(pid) => {
                 return Err(suspended(&session.name, pid));
             }
             Some(Holder { role: Role::Server, socket: Some(socket), .. }) => {
@@ -192,7 +193,7 @@ pub(super) fn connect(session: &Session) -> Result<Option<Client>> {
 }
 
 /// The error that a server was stopped, by Ctrl-Z for example, and answers nobody until it goes on.
-fn suspended(name: &str, pid: u32) -> Error {
+fn suspended(name: &str, pid: i32) -> Error {
     let why = format!("session {name} is suspended: its server, process {pid}, is stopped");
     Error::new(ErrorKind::Locked, why).hint(format!(
         "let it go on with `fg` in its terminal, or with: kill -CONT {pid}; or end it: sbx-fuse stop {name}"

@@ -176,7 +176,7 @@ impl Served {
         let started =
             ControlServer::start(&session.meta.id, &session.dir, Arc::new(live)).and_then(|control| {
                 let socket = Some(PathBytes::from(control.path()));
-                lock.tell(&Holder { pid: std::process::id(), role: Role::Server, socket })?;
+                lock.tell(&Holder { pid: nix::unistd::getpid().as_raw(), role: Role::Server, socket })?;
                 Ok(control)
             });
         match started {

@@ -28,7 +28,7 @@ pub(super) struct Told {
     pub(super) state: State,
     /// The process id of its server.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) pid: Option<u32>,
+    pub(super) pid: Option<i32>,
     /// Why it is in that state.
     pub(super) why: String,
     /// What leads out of it.

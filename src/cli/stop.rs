@@ -3,7 +3,8 @@
 use super::context;
 use super::output;
 use crate::base::{Errno, Error, Result};
-use crate::session::{Holder, Role, Session, Store, end_processes, is_stopped, let_go_on};
+use crate::session::{Holder, Role, Session, Store, end_processes, let_go_on};
+use crate::sys::proc;
 use clap::Args;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -75,7 +76,7 @@ pub(super) fn run(args: StopArgs) -> Result<u8> {
 /// When it cannot be sent a signal.
 pub(super) fn wake(session: &Session) -> Result<()> {
     match session.holder()? {
-        Some(Holder { role: Role::Server, pid, .. }) if is_stopped(pid) => let_go_on(pid),
+        Some(Holder { role: Role::Server, pid, .. }) if proc::is_stopped(pid) => let_go_on(pid),
         _ => Ok(()),
     }
 }

@@ -10,6 +10,7 @@
 //! With more than two processors there is always an idle one, and this would not help.
 
 use crate::base::{Error, Result};
+use crate::sys::proc;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::{Pid, gettid};
 use parking_lot::Mutex;
@@ -275,12 +276,9 @@ fn nanos(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// Where thread `tid` ran last: field 39 of its stat (proc_pid_stat(5)).
+/// Where thread `tid` ran last.
 fn processor_of(tid: i32) -> Option<usize> {
-    let stat = std::fs::read(format!("/proc/{tid}/stat")).ok()?;
-    let end = stat.iter().rposition(|&b| b == b')')?;
-    let text = std::str::from_utf8(&stat[end + 1..]).ok()?;
-    text.split_ascii_whitespace().nth(36)?.parse().ok()
+    proc::stat(tid).map(|s| s.processor)
 }
 
 /// Lets thread `tid` run on `cpus` only; whether that was done.

@@ -1,6 +1,7 @@
 //! Which process did it: pids to ids of the journal, through `/proc`.
 
 use super::record::Process;
+use crate::sys::proc;
 use crate::sys::process::coarse_nanos;
 use std::collections::HashMap;
 
@@ -32,38 +33,13 @@ impl Seen {
     }
 }
 
-/// The fields of `/proc/PID/stat` (proc(5)) that matter here.
-struct Stat {
-    comm: Vec<u8>,
-    parent: u32,
-    start: u64,
-}
-
-fn stat(pid: u32) -> Option<Stat> {
-    parse_stat(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
-}
-
-fn parse_stat(text: &[u8]) -> Option<Stat> {
-    // comm stands in parentheses and may hold any byte, parentheses and blanks too: the last `)` ends it.
-    let open = text.iter().position(|&b| b == b'(')?;
-    let close = text.iter().rposition(|&b| b == b')')?;
-    let comm = text.get(open + 1..close)?.to_vec();
-    let mut rest = text.get(close + 1..)?.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
-    // After comm come state (field 3), ppid (4), and start time (22).
-    let parent = number(rest.nth(1)?)?;
-    let start = number(rest.nth(17)?)?;
-    Some(Stat { comm, parent: u32::try_from(parent).ok()?, start })
-}
-
-fn number(word: &[u8]) -> Option<u64> {
-    std::str::from_utf8(word).ok()?.parse().ok()
+fn stat(pid: u32) -> Option<proc::Stat> {
+    proc::stat(i32::try_from(pid).ok()?)
 }
 
 /// The process that the thread `pid` belongs to: FUSE names the thread.
 fn leader(pid: u32) -> Option<u32> {
-    let text = std::fs::read(format!("/proc/{pid}/status")).ok()?;
-    let line = text.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
-    u32::try_from(number(line.trim_ascii())?).ok()
+    proc::status(i32::try_from(pid).ok()?, "Tgid")?.pop()
 }
 
 /// Looks `pid` up in `/proc`.
@@ -77,8 +53,8 @@ pub(super) fn look(pid: u32) -> Seen {
     let mut line = vec![(tgid, own.start)];
     let mut parent = own.parent;
     while parent > 1 && line.len() < DEPTH {
-        let Some(up) = stat(parent) else { break };
-        line.push((parent, up.start));
+        let Some(up) = proc::stat(parent) else { break };
+        line.push((parent.unsigned_abs(), up.start));
         parent = up.parent;
     }
     Seen { pid: tgid, start: own.start, comm: own.comm, exe, line }
@@ -214,17 +190,6 @@ mod tests {
     use super::*;
     use crate::journal::{Entry, Journal, read};
     use std::process::Command;
-
-    #[test]
-    fn stat_is_read_whatever_the_name_of_the_program() {
-        let tail = b" S 7 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4242 9 9";
-        let text = [b"12 (a) b (c)".as_slice(), tail].concat();
-        let stat = parse_stat(&text).unwrap();
-        assert_eq!((stat.comm.as_slice(), stat.parent, stat.start), (b"a) b (c".as_slice(), 7, 4242));
-        for cut in 0..text.len() - 8 {
-            assert!(parse_stat(&text[..cut]).is_none());
-        }
-    }
 
     #[test]
     fn a_process_is_named_once_and_knows_its_command() {

@@ -4,6 +4,7 @@ use super::child::{Events, Outcome};
 use super::signals::{Caught, exit_code, is_ending};
 use super::terminal::Terminal;
 use crate::base::{Error, Result};
+use crate::sys::proc;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
@@ -167,7 +168,7 @@ impl Sandbox {
         let mut stage = self.stage.lock();
         while !stage.ended {
             match stage.command {
-                Some(command) if is_stopped(command) => {
+                Some(command) if proc::is_stopped(command.as_raw()) => {
                     drop(stage);
                     terminal.stop_with(command);
                     stage = self.stage.lock();
@@ -195,25 +196,8 @@ fn tell(pid: Pid, done: nix::Result<()>, what: &str) {
     }
 }
 
-fn is_stopped(pid: Pid) -> bool {
-    stat(pid.as_raw()).is_some_and(|(state, ..)| state == b'T')
-}
-
-/// The process that `parent` started first, from `/proc`.
+/// The process that `parent` started first.
 fn first_child(parent: Pid) -> Option<Pid> {
-    let pids = std::fs::read_dir("/proc").ok()?.flatten();
-    let pids = pids.filter_map(|e| e.file_name().to_str().and_then(|n| n.parse::<i32>().ok()));
-    let children = pids.filter_map(|pid| stat(pid).map(|(_, of, start)| (of, start, pid)));
-    let first = children.filter(|(of, ..)| *of == parent.as_raw()).map(|(_, start, pid)| (start, pid)).min();
-    first.map(|(_, pid)| Pid::from_raw(pid))
-}
-
-/// State, parent and start time of a process (proc_pid_stat(5)).
-fn stat(pid: i32) -> Option<(u8, i32, u64)> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name, field 2, is in parentheses and may hold any byte; fields are counted after the last one.
-    let end = stat.iter().rposition(|&b| b == b')')?;
-    let fields: Vec<&str> = std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace().collect();
-    let state = *fields.first()?.as_bytes().first()?;
-    Some((state, fields.get(1)?.parse().ok()?, fields.get(19)?.parse().ok()?))
+    let children = proc::all().ok()?.filter(|(_, stat)| stat.parent == parent.as_raw());
+    children.map(|(pid, stat)| (stat.start, pid)).min().map(|(_, pid)| Pid::from_raw(pid))
 }

@@ -1,6 +1,8 @@
 //! The signals that reach us while we run a command.
 
 use crate::base::{Errno, Error, Result};
+use crate::sys::proc;
+use nix::unistd::Pid;
 use parking_lot::{Mutex, MutexGuard};
 use signal_hook::consts::{
     SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH,
@@ -28,10 +30,8 @@ impl Caught {
     /// # Errors
     /// As `sigaction(2)`.
     pub fn begin() -> Result<Caught> {
-        let ignored = std::fs::read_to_string("/proc/self/status")
-            .ok()
-            .and_then(|s| s.lines().find_map(|l| l.strip_prefix("SigIgn:").map(str::trim).map(str::to_owned)))
-            .and_then(|hex| u64::from_str_radix(&hex, 16).ok())
+        let ignored = proc::status::<String>(Pid::this().as_raw(), "SigIgn")
+            .and_then(|hex| u64::from_str_radix(hex.first()?, 16).ok())
             .unwrap_or(0);
         let wanted = ENDING.into_iter().chain(OTHERS).filter(|s| ignored & (1 << (s - 1)) == 0);
         let signals =

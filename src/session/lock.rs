@@ -35,7 +35,7 @@ pub enum Role {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Holder {
     /// Process id.
-    pub pid: u32,
+    pub pid: i32,
     /// What it does.
     pub role: Role,
     /// The socket on which a server answers.
@@ -72,7 +72,7 @@ impl Lock {
                             .hint("what there is: sbx-fuse ls"));
                     }
                     let mut lock = Lock { file: locked };
-                    lock.tell(&Holder { pid: std::process::id(), role, socket: None })?;
+                    lock.tell(&Holder { pid: nix::unistd::getpid().as_raw(), role, socket: None })?;
                     return Ok(lock);
                 }
                 Err((back, Errno::EWOULDBLOCK)) => file = back,
@@ -169,10 +169,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let lock = Lock::take(&path, "x", Role::Server).unwrap();
-        assert_eq!(holder(&path).unwrap().unwrap().pid, std::process::id());
+        assert_eq!(holder(&path).unwrap().unwrap().pid, nix::unistd::getpid().as_raw());
         let Err(e) = Lock::take(&path, "x", Role::Command) else { panic!("taken twice") };
         assert_eq!(e.kind, ErrorKind::Locked);
-        assert!(e.message.contains(&format!("pid {}", std::process::id())), "{e}");
+        assert!(e.message.contains(&format!("pid {}", nix::unistd::getpid().as_raw())), "{e}");
         drop(lock);
         assert!(holder(&path).unwrap().is_none());
         assert!(Lock::take(&path, "x", Role::Command).is_ok());

@@ -38,7 +38,7 @@ pub use empty::empty_session;
 pub use lock::{Holder, Lock, Role};
 pub use meta::{META_VERSION, Meta, PathBytes, RootMeta};
 pub use mounts::{Mounted, is_dead, mounted, unmount_by_helper, unmount_stale};
-pub use processes::{MARKER, Process, end_processes, is_stopped, let_go_on, processes};
+pub use processes::{MARKER, Process, end_processes, let_go_on, processes};
 pub use recover::{STAGED_PARTS, recover};
 pub use remove::remove_tree;
 pub use roots::{ChosenRoot, Home, add_home, choose as choose_roots};

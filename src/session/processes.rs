@@ -6,6 +6,7 @@
 //! daemons included.
 
 use crate::base::{Errno, Error, Result};
+use crate::sys::proc::{self, Stat};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
@@ -18,20 +19,12 @@ pub const MARKER: &str = "SBX_FUSE_SANDBOX";
 /// How long processes may take to vanish after SIGKILL.
 const VANISH: Duration = Duration::from_secs(10);
 
-/// The state of a process that was stopped by a signal (proc_pid_stat(5)).
-const STOPPED: char = 'T';
-
-/// Whether process `pid` was stopped by a signal, as Ctrl-Z does it; it answers nobody then.
-pub fn is_stopped(pid: u32) -> bool {
-    i32::try_from(pid).ok().and_then(stat).is_some_and(|s| s.state == STOPPED)
-}
-
 /// Lets process `pid` go on.
 ///
 /// # Errors
 /// As `kill(2)`; that it is gone is none.
-pub fn let_go_on(pid: u32) -> Result<()> {
-    i32::try_from(pid).map_or(Ok(()), |pid| send(pid, Signal::SIGCONT))
+pub fn let_go_on(pid: i32) -> Result<()> {
+    send(pid, Signal::SIGCONT)
 }
 
 /// One process of a session.
@@ -55,29 +48,12 @@ pub struct Process {
     pub argv: Vec<String>,
 }
 
-/// What `/proc` says about a process.
-struct Stat {
-    parent: i32,
-    state: char,
-    ticks: u64,
-    comm: String,
-}
-
 /// All processes of the session with the id `id`, by process id. Those that end meanwhile are left out.
 ///
 /// # Errors
 /// When `/proc` cannot be listed.
 pub fn processes(id: &str) -> Result<Vec<Process>> {
-    let mut stats = BTreeMap::new();
-    let list = std::fs::read_dir("/proc").map_err(|e| Error::on_path("list", "/proc", e))?;
-    for entry in list.flatten() {
-        let pid = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok());
-        if let Some(pid) = pid
-            && let Some(stat) = stat(pid)
-        {
-            stats.insert(pid, stat);
-        }
-    }
+    let stats: BTreeMap<i32, Stat> = proc::all()?.collect();
     let inits: Vec<i32> = stats.keys().copied().filter(|&pid| is_init_of(pid, id)).collect();
     let boot = boot_time();
     let mut all = Vec::new();
@@ -88,9 +64,9 @@ pub fn processes(id: &str) -> Result<Vec<Process>> {
             parent: stat.parent,
             inside: inside_pids(pid).last().copied().unwrap_or(0),
             sandbox,
-            state: stat.state,
-            started: boot + stat.ticks.saturating_mul(10_000_000),
-            comm: stat.comm.clone(),
+            state: stat.state.into(),
+            started: boot + stat.start.saturating_mul(10_000_000),
+            comm: crate::base::quote(&stat.comm),
             argv: argv(pid),
         });
     }
@@ -109,7 +85,7 @@ pub fn end_processes(id: &str, grace: Duration) -> Result<usize> {
     for process in theirs {
         send(process.pid, Signal::SIGTERM)?;
         // Until it goes on it would not notice.
-        if process.state == STOPPED {
+        if proc::is_stopped(process.pid) {
             send(process.pid, Signal::SIGCONT)?;
         }
     }
@@ -165,24 +141,7 @@ fn is_init_of(pid: i32, id: &str) -> bool {
 
 /// The ids of a process in its namespaces, ours first.
 fn inside_pids(pid: i32) -> Vec<i32> {
-    let status = std::fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.split(|&b| b == b'\n').find_map(|l| l.strip_prefix(b"NSpid:"));
-    let text = line.and_then(|l| std::str::from_utf8(l).ok()).unwrap_or_default();
-    text.split_whitespace().filter_map(|n| n.parse().ok()).collect()
-}
-
-fn stat(pid: i32) -> Option<Stat> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name, field 2, is in parentheses and may hold any byte; fields are counted after the last one.
-    let (open, close) = (stat.iter().position(|&b| b == b'(')?, stat.iter().rposition(|&b| b == b')')?);
-    let fields: Vec<&str> =
-        std::str::from_utf8(stat.get(close + 1..)?).ok()?.split_ascii_whitespace().collect();
-    Some(Stat {
-        parent: fields.get(1)?.parse().ok()?,
-        state: fields.first()?.chars().next()?,
-        ticks: fields.get(19)?.parse().ok()?,
-        comm: crate::base::quote(stat.get(open + 1..close)?),
-    })
+    proc::status(pid, "NSpid").unwrap_or_default()
 }
 
 fn argv(pid: i32) -> Vec<String> {
@@ -204,11 +163,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_process_is_read_and_belongs_to_no_session() {
-        let pid = i32::try_from(std::process::id()).unwrap();
-        let own = stat(pid).unwrap();
-        assert!(own.parent > 0 && own.ticks > 0);
-        assert!(!argv(pid).is_empty());
+    fn our_own_process_has_arguments_and_belongs_to_no_session() {
+        assert!(!argv(i32::try_from(std::process::id()).unwrap()).is_empty());
         assert_eq!(processes("no-such-id").unwrap(), []);
     }
 }

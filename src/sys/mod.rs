@@ -16,6 +16,7 @@ pub mod map;
 pub mod memory;
 pub mod mount;
 pub mod owner;
+pub mod proc;
 pub mod process;
 pub mod signal;
 pub mod socket;

@@ -6,7 +6,7 @@ use super::node::{Node, NodeId};
 use super::{Caller, TOP, Union};
 use crate::base::{Attr, Errno, Kind, SetAttr, SetTime, Sys, Time};
 use crate::journal::Op;
-use crate::sys::file;
+use crate::sys::{file, proc};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,11 +114,8 @@ impl Union {
 
     /// Whether the calling process has `gid` among its supplementary groups (proc(5), status).
     fn is_member(&self, caller: &Caller, gid: u32) -> bool {
-        let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)) else {
-            return false;
-        };
-        let groups = status.lines().find_map(|l| l.strip_prefix("Groups:"));
-        groups.is_some_and(|g| g.split_whitespace().any(|n| n.parse() == Ok(gid)))
+        let groups = i32::try_from(caller.pid).ok().and_then(|pid| proc::status(pid, "Groups"));
+        groups.is_some_and(|groups| groups.contains(&gid))
     }
 
     /// The target of a symlink.
