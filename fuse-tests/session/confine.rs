@@ -65,6 +65,50 @@ for port in map(int, sys.argv[1:]):
     print(plain(port), connect(port), socks(port), direct(port), sep=" | ")
 "#;
 
+/// What a shell has open is no way to real files, for the command that it runs: a descriptor leads around all mounts.
+pub fn open_files_of_the_caller_lead_nowhere() {
+    let w = World::new();
+    let shell = |script: &str| {
+        let sh = w.sbx(&[]);
+        let program = sh.get_program().to_owned();
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", script]).env_clear().envs(sh.get_envs().filter_map(|(k, v)| Some((k, v?))));
+        shell.env("SBX", program).current_dir(sh.get_current_dir().unwrap());
+        crate::world::said(&shell.output().unwrap())
+    };
+    w.write("home/keep", "precious\n");
+    let (code, out, err) = shell(
+        "exec 8<. 9<a.txt; \"$SBX\" run --session s -- sh -c 'cat; echo theirs > /dev/stdin
+         for fd in 8/../keep 9; do ls /proc/self/fd/$fd; echo theirs > /proc/self/fd/$fd; done' < a.txt",
+    );
+    assert_eq!((code != 0, out.as_str()), (true, "one\n"), "{err}");
+    assert_eq!(
+        (w.read("home/project/a.txt").as_str(), w.read("home/keep").as_str()),
+        ("one\n", "precious\n")
+    );
+    assert!(err.contains("no changes"), "{err}");
+    // What was opened for writing is written to, pipes are passed on, and who reads on goes on where the command stopped.
+    let (_, out, err) = shell(
+        "echo in a pipe | { exec 7<&0 </dev/null; \"$SBX\" exec s -- sh -c 'cat <&7; echo out >> /dev/stdout' > b.txt; }
+         cat b.txt; printf '1\n2\n3\n' > lines; { read x; \"$SBX\" exec s -- head -n 1; cat; } < lines",
+    );
+    assert_eq!(out, "in a pipe\nout\n2\n3\n", "{err}");
+    // What is too large to be copied at once comes through a pipe.
+    let big = std::fs::File::create(w.at("home/project/big")).unwrap();
+    big.set_len(70 << 20).unwrap();
+    let (code, out, err) =
+        shell("\"$SBX\" exec s -- wc -c < big; \"$SBX\" exec s -- head -c 1 < big | wc -c");
+    assert_eq!((code, out.as_str()), (0, "73400320\n1\n"), "{err}");
+    for (redirect, what) in
+        [("< .", "the standard input is a directory"), ("1< a.txt", "the standard output is a file")]
+    {
+        let (code, out, err) = shell(&format!("\"$SBX\" run --session t -- true {redirect}"));
+        assert_eq!((code, out.as_str()), (125, ""), "{err}");
+        assert!(err.contains(what), "{err}");
+    }
+    assert!(!w.ok(&["ls"]).contains("\nt "), "no session is left");
+}
+
 pub fn only_the_hosts_named_are_reached() {
     let w = World::new();
     let (yes, no) = (server("hello"), server("never"));

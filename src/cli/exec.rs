@@ -44,7 +44,7 @@ pub(super) fn shell(args: ShellArgs) -> Result<u8> {
 
 fn enter(name: &str, confine: Confine, command: Vec<OsString>) -> Result<u8> {
     let signals = Caught::begin()?;
-    let inherited = Inherited::note();
+    let inherited = Inherited::note()?;
     let store = Store::open()?;
     let session = store.get(name)?;
     context::heal(&session)?;

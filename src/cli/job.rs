@@ -294,7 +294,7 @@ fn run_in_sandbox(
     job: &Job,
     events: &dyn sandbox::Events,
 ) -> Result<u8> {
-    let outcome = sandbox::run(bwrap, spec, limits, (job.inherited, &job.signals), events)?;
+    let outcome = sandbox::run(bwrap, spec, limits, (&job.inherited, &job.signals), events)?;
     output::notes(&limits.met());
     let code = match outcome {
         Outcome::Exited(code) => code,

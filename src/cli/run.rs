@@ -84,7 +84,7 @@ pub(super) fn inside(args: InsideArgs) -> Result<u8> {
 
 pub(super) fn run(args: RunArgs) -> Result<u8> {
     let signals = Caught::begin()?;
-    let inherited = Inherited::note();
+    let inherited = Inherited::note()?;
     let store = Store::open()?;
     let cwd = paths::cwd()?;
     args.allowance.policy()?;

@@ -2,6 +2,7 @@
 
 use super::attend::Sandbox;
 use super::bwrap::{self, Fds, Spec};
+use super::input::Input;
 use super::limits::Enforced;
 use super::proxy::Proxy;
 use super::signals::{Caught, exit_code};
@@ -9,7 +10,7 @@ use super::terminal::{self, Terminal};
 use super::veil::Step;
 use super::{inside, seccomp};
 use crate::base::{Errno, Error, Net, Result};
-use crate::sys::{file, process};
+use crate::sys::{descriptors, file, process};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::fs::File;
@@ -29,18 +30,26 @@ pub enum Outcome {
 }
 
 /// What the process was like before it became a server, and what the command shall inherit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Inherited {
     umask: u32,
     open_files: Option<(u64, u64)>,
+    input: Option<Input>,
 }
 
 impl Inherited {
-    /// Takes note of this process's umask and soft limit of open files.
-    pub fn note() -> Inherited {
+    /// Takes note of this process's umask, soft limit of open files and standard input. Of its other descriptors but the
+    /// standard streams, the command gets the pipes only.
+    ///
+    /// # Errors
+    /// `Usage` when a standard stream leads out of the sandbox.
+    pub fn note() -> Result<Inherited> {
         let umask = file::umask(0o077);
         file::umask(umask);
-        Inherited { umask, open_files: getrlimit(Resource::RLIMIT_NOFILE).ok() }
+        let input = Input::of_ours()?;
+        descriptors::pass_on_pipes_only()
+            .map_err(|e| Error::sys("close what the command shall not have", e))?;
+        Ok(Inherited { umask, open_files: getrlimit(Resource::RLIMIT_NOFILE).ok(), input })
     }
 
     /// Calls `f` with umask and limit as they were noted. Nothing may use the mount meanwhile: its server would make
@@ -85,7 +94,7 @@ pub fn run(
     bwrap: &Path,
     spec: &Spec,
     limits: &Enforced,
-    (inherited, signals): (Inherited, &Caught),
+    (inherited, signals): (&Inherited, &Caught),
     events: &dyn Events,
 ) -> Result<Outcome> {
     let told = |e: Errno| Error::sys("prepare the sandbox", e);
@@ -134,6 +143,9 @@ pub fn run(
         way,
     ));
     limits.apply(&mut command).map_err(|e| Error::sys("limit the command", e))?;
+    if let Some(input) = &inherited.input {
+        command.stdin(input.stdio()?);
+    }
     command.process_group(0);
     process::die_with_us(&mut command);
     let mut child = inherited
@@ -144,6 +156,9 @@ pub fn run(
     events.started(child.id());
     let sandbox = Sandbox::new(&child, tty);
     let ended = sandbox.attend(&mut child, (status_out, ready_out), signals, events)?;
+    if let Some(input) = &inherited.input {
+        input.go_on_behind();
+    }
     for (target, times) in proxy.iter().flat_map(|p| p.close()) {
         events.refused(&target, times);
     }

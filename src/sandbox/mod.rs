@@ -4,6 +4,7 @@ mod attend;
 mod bwrap;
 mod child;
 mod environment;
+mod input;
 mod inside;
 mod limits;
 mod namespaces;

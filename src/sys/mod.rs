@@ -8,6 +8,7 @@
 pub mod clock;
 pub mod content;
 pub mod data;
+pub mod descriptors;
 pub mod dir;
 pub mod fault;
 pub mod file;
