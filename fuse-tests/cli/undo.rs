@@ -138,3 +138,54 @@ fn a_side_that_cannot_win_is_not_offered_again() {
     w.quietly(&["apply", "-y", "--take", "real"]);
     assert_eq!(w.quietly(&["changes"]), "");
 }
+
+/// A change time that we moved ourselves, or a time that lies ahead, is nobody's work.
+#[test]
+fn what_we_did_ourselves_is_no_conflict() {
+    let w = World::new();
+    w.shell("mkdir -p ahead a/a b c d; echo x > ahead/f; touch -d 2131-01-01 ahead/f; echo 1 | tee a/a/f a/g b/b b/d c/f d/k");
+    edit(&w, "rm -r ahead; mv a/a e; rm -r a; chmod 750 b; echo 2 > b/new; mv b/new b/d");
+    for args in [["e"], ["b/d"]] {
+        w.quietly(&[&["apply", "-y"][..], &args].concat());
+    }
+    edit(&w, "rm -r b");
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(w.shell("ls | tr '\\n' ' '; ls e"), "a.txt c d dir e gone.txt f\n");
+    // In a session in use, too.
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().expect("UTF-8");
+    w.quietly(&["mount", "-s", "work", mnt]);
+    w.shell("mv ../../mnt/c/f ../../mnt/d/n");
+    w.quietly(&["apply", "-y"]);
+    w.shell("rm -r ../../mnt/d");
+    w.quietly(&["apply", "-y"]);
+    w.quietly(&["umount", mnt]);
+    assert_eq!(w.shell("ls | tr '\\n' ' '"), "a.txt c dir e gone.txt ");
+    agrees(&w, "0");
+}
+
+#[test]
+fn an_application_that_died_before_its_log_is_none() {
+    let w = World::new();
+    edit(&w, "echo 2 >> a.txt");
+    w.shell("mkdir ../.local/state/sbx-fuse/sessions/work/apply ../.local/state/sbx-fuse/sessions/work/apply/000001");
+    assert_eq!(w.quietly(&["changes"]), "M a.txt\n");
+    w.quietly(&["apply", "-y"]);
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.read("home/project/a.txt"), "one\ntwo\nthree\n");
+}
+
+#[test]
+fn a_directory_of_somebody_else_gets_its_entries_back_and_keeps_its_times() {
+    let w = World::new();
+    w.shell("mkdir open; echo 1 > open/f; chmod 777 open");
+    if !w.give_to_root("home/project/open") {
+        eprintln!("only root can give directories away: nothing was tried");
+        return;
+    }
+    edit(&w, "echo new > open/n; echo 2 >> open/f; echo top > top");
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(w.shell("cat open/f open/n top; stat -c '%u %a' open"), "1\n2\nnew\ntop\n0 777\n");
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.shell("ls . open; cat open/f"), ".:\na.txt\ndir\ngone.txt\nopen\n\nopen:\nf\n1\n");
+}

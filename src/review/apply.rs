@@ -14,6 +14,7 @@ use super::plan::{Plan, Step};
 use super::preflight::{changed_in_session, preflight};
 use super::recover::{end_of_roll_back, remove_copied};
 use super::settle::Settled;
+use super::touched::{self, Fate};
 use super::transaction::{Backwards, Begun, Fault, NoFault, Spaces, Txn, expect, failed_at};
 use super::vault::Vault;
 use super::{RootDirs, attrs, copy};
@@ -578,6 +579,7 @@ impl<'a> Run<'a, '_> {
     fn finish(mut self, dropper: &mut dyn Dropper) -> Report {
         let mut report = Report { stripped: std::mem::take(&mut self.stripped), ..Report::default() };
         report.warnings = remove_copied(&self.txn.spaces, &self.txn.done);
+        report.warnings.extend(touched::note(&self.txn.spaces, &self.txn.done, Fate::Done).err());
         report.applied = self.plan.changes.iter().map(|s| (s.change.root, s.change.path.clone())).collect();
         for (root, path, seen) in leaving(self.plan) {
             if let Err(e) = self.txn.fault.at("take out of the session") {
@@ -611,7 +613,9 @@ impl<'a> Run<'a, '_> {
     fn roll_back(self, vault: &Vault, number: u32, mut error: Error) -> Error {
         let mut back = Backwards::new(&self.txn.spaces);
         back.take(&self.txn.done, Begun::All, &mut NoFault);
+        let noted = touched::note(&self.txn.spaces, &self.txn.done, Fate::TakenBack);
         error.causes.extend(end_of_roll_back(vault, number, back.problems));
+        error.causes.extend(noted.err().map(|e| e.message));
         error
     }
 }

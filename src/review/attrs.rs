@@ -15,16 +15,22 @@ pub(crate) fn restore(object: &Object, attr: &Attr, xattrs: &[(Vec<u8>, Vec<u8>)
         set_xattrs(object, xattrs)?;
     }
     set_owner(object, attr.uid, attr.gid)?;
-    set_mode(object, attr.perm)?;
-    set_times(object, Some(attr.atime), attr.mtime)
+    if file::stat(object.fd.as_fd())?.perm != attr.perm {
+        set_mode(object, attr.perm)?;
+    }
+    set_both_times(object, attr.atime, attr.mtime)
 }
 
-/// Sets both times of an object.
+/// Gives an object back the times that it had. Those of a directory of somebody else, in which we may change entries, stay
+/// what the changes made them: only its owner can set them (utimensat(2)).
 ///
 /// # Errors
 /// As `utimensat(2)`.
 pub(crate) fn set_both_times(object: &Object, atime: Time, mtime: Time) -> Sys<()> {
-    set_times(object, Some(atime), mtime)
+    match set_times(object, Some(atime), mtime) {
+        Err(Errno::EPERM) if object.attr.kind == Kind::Dir => Ok(()),
+        other => other,
+    }
 }
 
 /// Gives a new object all attributes: owner where permitted, xattrs, mode, times. In this order, because a change of

@@ -3,6 +3,7 @@
 use super::objects::{self, Object};
 use super::paths::{Resolver, ancestors};
 use super::settle::Settled;
+use super::touched::Touched;
 use super::{RootDirs, root_of};
 use crate::base::{Attr, BaseId, Errno, Error, Kind, RelPath, Result, Sys, Time, What, quote};
 use crate::layer::{self, WhiteoutForm};
@@ -88,10 +89,12 @@ pub fn check(
     replaced: &dyn Fn(u16, &RelPath) -> Option<BaseId>,
 ) -> Result<Vec<Conflict>> {
     let resolver = Resolver::new(set.iter().map(|s| &s.change));
+    let touched = roots.first().map(|first| Touched::read(&first.kept)).transpose()?.unwrap_or_default();
     let mut conflicts = Vec::new();
     for s in set {
         let c = &s.change;
-        let checker = Checker { dirs: root_of(roots, c.root)?, resolver: &resolver, replaced };
+        let dirs = root_of(roots, c.root)?;
+        let checker = Checker { dirs, resolver: &resolver, replaced, touched: &touched };
         let why = checker.one(s).map_err(|e| Error::on_path("check", c.path.as_bytes(), e))?;
         conflicts.extend(why.map(|why| Conflict { root: c.root, path: c.path.clone(), why }));
     }
@@ -102,6 +105,7 @@ struct Checker<'a> {
     dirs: &'a RootDirs,
     resolver: &'a Resolver<'a>,
     replaced: &'a dyn Fn(u16, &RelPath) -> Option<BaseId>,
+    touched: &'a Touched,
 }
 
 impl Checker<'_> {
@@ -183,8 +187,8 @@ impl Checker<'_> {
                     return Ok(None);
                 }
                 // A rename over something old is a replacement that was not noted; an addition is never one.
-                let old =
-                    c.what == What::Renamed && upper.is_some_and(|u| not_younger(&real.attr, u.attr.btime));
+                let old = c.what == What::Renamed
+                    && upper.is_some_and(|u| self.not_younger(&real.attr, u.attr.btime));
                 Ok((!old).then_some(Why::Appeared(real.attr.kind)))
             }
         }
@@ -230,7 +234,7 @@ impl Checker<'_> {
         };
         let why = match &noted {
             Some(base) => self.differs(real, base, upper)?,
-            None if not_younger(&real.attr, since) => None,
+            None if self.not_younger(&real.attr, since) => None,
             None if upper.is_some_and(|u| same_outcome(real, u).unwrap_or(false)) => None,
             None => Some(Why::Younger),
         };
@@ -239,6 +243,11 @@ impl Checker<'_> {
             return Ok(self.inside(path, real, noted.as_ref(), since)?.or(why));
         }
         Ok(why)
+    }
+
+    fn not_younger(&self, attr: &Attr, than: Time) -> bool {
+        // Whatever is done to an object moves this one, and nobody can set it: unlike mtime, which may be ahead.
+        attr.ctime <= than || self.touched.explains(attr)
     }
 
     /// When the session deleted `path`: the birth of its whiteout, or of the opaque directory that hides it.
@@ -265,7 +274,7 @@ impl Checker<'_> {
     fn inside(&self, path: &RelPath, dir: &Object, base: Option<&BaseId>, since: Time) -> Sys<Option<Why>> {
         let mut first = None;
         objects::walk(self.dirs.real.as_fd(), path, &mut |child, attr| {
-            if first.is_none() && since != Time::default() && !not_younger(attr, since) {
+            if first.is_none() && since != Time::default() && !self.not_younger(attr, since) {
                 first = Some(child.clone());
             }
             Ok(())
@@ -273,7 +282,8 @@ impl Checker<'_> {
         if let Some(child) = first {
             return Ok(Some(Why::Inside(child)));
         }
-        let touched = base.is_some_and(|b| b.kind == Kind::Dir && b.mtime != dir.attr.mtime);
+        let moved_on = base.is_some_and(|b| b.kind == Kind::Dir && b.mtime != dir.attr.mtime);
+        let touched = moved_on && !self.touched.explains(&dir.attr);
         Ok(touched.then(|| Why::Inside(path.clone())))
     }
 
@@ -315,10 +325,6 @@ const OVERFLOW: u32 = 65534;
 /// nothing of whose it is outside.
 fn same_id(was: u32, is: u32) -> bool {
     was == is || was == OVERFLOW
-}
-
-fn not_younger(attr: &Attr, than: Time) -> bool {
-    attr.ctime.max(attr.mtime) <= than
 }
 
 /// Whether the real object is what applying would make of it: type, content and permissions.

@@ -57,6 +57,20 @@ impl Id {
     }
 }
 
+/// What tells that nobody wrote to an object meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stamp {
+    pub size: u64,
+    pub mtime: Time,
+}
+
+impl Stamp {
+    /// The stamp of the object that has these attributes.
+    pub fn of(attr: &Attr) -> Stamp {
+        Stamp { size: attr.size, mtime: attr.mtime }
+    }
+}
+
 /// What an object had before its attributes were set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Saved {
@@ -73,10 +87,23 @@ pub(crate) enum Op {
     Mkdir { at: Place },
     /// An empty directory is removed; made again.
     Rmdir { at: Place, saved: Saved },
-    /// Renamed to a free name; renamed back.
-    Move { from: Place, to: Place, id: Id },
-    /// Two objects change places; once more.
-    Swap { one: Place, other: Place, one_id: Id, other_id: Id },
+    /// Renamed to a free name; renamed back. `was` is what it was when that was planned, if known.
+    Move {
+        from: Place,
+        to: Place,
+        id: Id,
+        #[serde(default)]
+        was: Option<Stamp>,
+    },
+    /// Two objects change places; once more. `was` is what the first was when that was planned, if known.
+    Swap {
+        one: Place,
+        other: Place,
+        one_id: Id,
+        other_id: Id,
+        #[serde(default)]
+        was: Option<Stamp>,
+    },
     /// Attributes are set; given back.
     Attrs { at: Place, saved: Saved },
     /// The bytes of a file are written in place; written back from a copy.

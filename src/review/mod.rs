@@ -32,6 +32,7 @@ pub mod scan;
 pub mod select;
 pub mod settle;
 mod token;
+mod touched;
 mod transaction;
 mod undo;
 mod unlocked;

@@ -7,6 +7,7 @@
 use super::RootDirs;
 use super::discard::{Dropper, Seen};
 use super::intent::{APPLY_LOG, Entry, Leaver, Log, LogWriter, Op, Place, Space, UNDO_LOG};
+use super::touched::{self, Fate};
 use super::transaction::{Backwards, Begun, Fault, Spaces};
 use super::vault::{Stage, Vault};
 use super::{attrs, copy, objects, root_of};
@@ -37,18 +38,29 @@ pub fn recover(roots: &[RootDirs], path: &Path, fault: &mut dyn Fault) -> Result
         if recovery.vault.progress(number)? != Stage::Unfinished {
             continue;
         }
+        if !recovery.vault.has_begun(number)? {
+            recovery
+                .vault
+                .remove(number)
+                .map_err(|e| Error::sys("remove an application without a log", e))?;
+            continue;
+        }
         let entry = recovery.vault.entry(number)?;
         let kept = recovery.vault.open_dir(entry.number)?;
         let spaces = Spaces { roots, kept };
         if !entry.apply.committed {
             let problems = take_back(&spaces, &entry.apply, APPLY_LOG, fault)?;
-            let bad = end_of_roll_back(&recovery.vault, entry.number, problems);
+            let noted = touched::note(&spaces, &entry.apply.ops, Fate::TakenBack);
+            let mut bad = end_of_roll_back(&recovery.vault, entry.number, problems);
+            bad.extend(noted.err().map(|e| e.message));
             recovery
                 .say("an application was interrupted: took it back, the real files are as they were", bad);
             continue;
         }
         if !entry.apply.done {
-            let bad = remove_copied(&spaces, &entry.apply.ops).into_iter().map(|e| e.message).collect();
+            let mut bad = remove_copied(&spaces, &entry.apply.ops);
+            bad.extend(touched::note(&spaces, &entry.apply.ops, Fate::Done).err());
+            let bad = bad.into_iter().map(|e| e.message).collect();
             recovery.say("an application was interrupted after its last step: finished it", bad);
             recovery.leaving.push((entry.number, entry.apply.end, entry.apply.leave.clone()));
         }
@@ -113,7 +125,8 @@ impl Recovery {
     }
 
     fn undo_back(&mut self, spaces: &Spaces<'_>, undo: &Log, fault: &mut dyn Fault) -> Result<()> {
-        let problems = take_back(spaces, undo, UNDO_LOG, fault)?;
+        let mut problems = take_back(spaces, undo, UNDO_LOG, fault)?;
+        problems.extend(touched::note(spaces, &undo.ops, Fate::TakenBack).err());
         let bad: Vec<String> = problems.into_iter().map(|p| p.message).collect();
         end_of_undo_back(spaces)?;
         self.say("an undo was interrupted: took it back, the real files are as they were before it", bad);
@@ -191,7 +204,7 @@ pub(crate) fn remove_copied(spaces: &Spaces<'_>, ops: &[Op]) -> Vec<Error> {
         let gone = || -> Sys<()> {
             let Some(dir) = spaces.find(&dir)? else { return Ok(()) };
             copy::remove_all(spaces.top(from.space)?, &from.path)?;
-            attrs::set_mtime(&dir, dir.attr.mtime)
+            attrs::set_both_times(&dir, dir.attr.atime, dir.attr.mtime)
         };
         if let Err(e) = gone() {
             problems.push(Error::on_path("remove the leftover", from.path.as_bytes(), e));
@@ -204,6 +217,7 @@ pub(crate) fn remove_copied(spaces: &Spaces<'_>, ops: &[Op]) -> Vec<Error> {
 /// of a file: in the real tree that would count as a link of it for as long.
 pub(crate) fn clear_undone(spaces: &Spaces<'_>, ops: &[Op]) -> Vec<Error> {
     let mut problems = remove_copied(spaces, ops);
+    problems.extend(touched::note(spaces, ops, Fate::Restored).err());
     for op in ops {
         let Op::Move { to, .. } = op else { continue };
         let gone = || -> Sys<()> {

@@ -121,7 +121,7 @@ fn note(
 /// What the session's object took the place of, as long as that can be told: it is not younger.
 fn replaced(s: &Settled, real: Option<&Attr>) -> Option<BaseId> {
     let (real, upper) = (real?, s.upper.as_ref()?);
-    (real.ctime.max(real.mtime) <= upper.btime).then(|| BaseId::of(real))
+    (real.ctime <= upper.btime).then(|| BaseId::of(real))
 }
 
 fn append(journal: &Journal, record: &Record) -> Result<()> {

@@ -5,7 +5,7 @@
 //! batch does to a name is kept in an overlay; where that is not enough (a name in or above a directory that moves),
 //! the batch is carried out first.
 
-use super::intent::{Entry, Id, LogWriter, Op, Place, Saved, Space};
+use super::intent::{Entry, Id, LogWriter, Op, Place, Saved, Space, Stamp};
 use super::objects::{self, Object};
 use super::paths::ancestors;
 use super::unlocked::{UnlockedDirs, is_locked};
@@ -279,7 +279,8 @@ impl<'a, 'p> Txn<'a, 'p> {
             return Err(failed_at("move to", to, Errno::EEXIST));
         }
         // Looking may have carried the batch out, but changes nothing else.
-        let op = Op::Move { from: from.clone(), to: to.clone(), id: Id::of(&attr) };
+        let (id, was) = (Id::of(&attr), Some(Stamp::of(&attr)));
+        let op = Op::Move { from: from.clone(), to: to.clone(), id, was };
         self.queue(op, None, expected.copied());
         self.overlay.insert(from.clone(), Soon::Absent);
         self.overlay.insert(to.clone(), Soon::Is(attr));
@@ -299,7 +300,8 @@ impl<'a, 'p> Txn<'a, 'p> {
         let attr = self.look(one)?.ok_or_else(missing(one))?;
         expect(&attr, expected).map_err(|e| failed_at("replace", one, e))?;
         let (one_id, other_id) = (Id::of(&attr), Id::of(&other_attr));
-        let op = Op::Swap { one: one.clone(), other: other.clone(), one_id, other_id };
+        let was = Some(Stamp::of(&attr));
+        let op = Op::Swap { one: one.clone(), other: other.clone(), one_id, other_id, was };
         self.queue(op, None, expected.copied());
         self.overlay.insert(one.clone(), Soon::Is(other_attr));
         self.overlay.insert(other.clone(), Soon::Is(attr));
@@ -433,7 +435,7 @@ impl<'a, 'p> Txn<'a, 'p> {
                 let (dir, name) = self.spaces.parent(at)?;
                 file::rmdirat(dir.as_fd(), name)?;
             }
-            Op::Move { from, to, id } => return self.move_it(from, to, *id, p.expected.as_ref()),
+            Op::Move { from, to, id, .. } => return self.move_it(from, to, *id, p.expected.as_ref()),
             Op::Swap { one, other, .. } => return self.swap_them(one, other, p.expected.as_ref(), &p.op),
             Op::Copied { from, to } => return copy::tree(&self.spaces, from, to),
             Op::Bytes { at, .. } => {
@@ -496,7 +498,7 @@ impl<'a, 'p> Txn<'a, 'p> {
         let aside = Place { space: other.space, path: parent.join(&name) };
         self.log_now(Op::Unswapped { one: one.clone() })?;
         for (from, to, id) in [(one, &aside, one_id), (other, one, other_id), (&aside, other, one_id)] {
-            self.log_now(Op::Move { from: from.clone(), to: to.clone(), id: *id })?;
+            self.log_now(Op::Move { from: from.clone(), to: to.clone(), id: *id, was: None })?;
             self.spaces.rename_new(from, to)?;
         }
         Ok(())
@@ -625,7 +627,7 @@ fn inverse(spaces: &Spaces<'_>, op: &Op) -> Sys<bool> {
             }
             restore(spaces, at, saved)?;
         }
-        Op::Move { from, to, id } => {
+        Op::Move { from, to, id, .. } => {
             if id_at(to)? == Some(*id) {
                 spaces.rename_new(to, from)?;
                 return Ok(true);
@@ -634,7 +636,7 @@ fn inverse(spaces: &Spaces<'_>, op: &Op) -> Sys<bool> {
                 return Err(Errno::ESTALE);
             }
         }
-        Op::Swap { one, other, one_id, other_id } => match (id_at(one)?, id_at(other)?) {
+        Op::Swap { one, other, one_id, other_id, .. } => match (id_at(one)?, id_at(other)?) {
             // What was to come to `one` is still where it was made.
             (_, Some(b)) if b == *other_id => {}
             // And here it had not even come to where it was to start from.

@@ -9,6 +9,7 @@ use super::apply::Progress;
 use super::intent::{After, Entry, Log, LogWriter, Op, Place, Space, UNDO_LOG};
 use super::objects::{self, Object};
 use super::recover::{clear_undone, end_of_undo_back};
+use super::touched::{self, Fate};
 use super::transaction::{Backwards, Begun, Fault, Spaces, Txn};
 use super::vault::{Stage, Vault};
 use super::{attrs, copy};
@@ -99,6 +100,7 @@ pub fn undo(
         Err(mut e) => {
             let mut back = Backwards::new(&txn.spaces);
             back.take(&txn.done, Begun::All, &mut super::NoFault);
+            back.problems.extend(touched::note(&txn.spaces, &txn.done, Fate::TakenBack).err());
             e.causes.extend(back.problems.into_iter().map(|p| p.message));
             end_of_undo_back(&txn.spaces)?;
             Err(e)

@@ -145,6 +145,18 @@ impl Vault {
         })
     }
 
+    /// Whether an application has a log: without one, nothing was done yet.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    pub fn has_begun(&self, number: u32) -> Result<bool> {
+        match file::stat_at(self.open_dir(number)?.as_fd(), APPLY_LOG) {
+            Ok(_) => Ok(true),
+            Err(crate::base::Errno::ENOENT) => Ok(false),
+            Err(e) => Err(Error::on_path("read", self.dir(number).as_os_str().as_bytes(), e)),
+        }
+    }
+
     /// Makes the directory of a new application.
     ///
     /// # Errors
