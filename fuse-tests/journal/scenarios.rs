@@ -204,6 +204,10 @@ fn applied_and_discarded() {
         ("mvdir d* e; write e/f*d/f; applied e", "M e/f@d/f"),
         ("mvdir d* e; write e/f*d/f; discarded e", "M d/f@d/f"),
         ("mvdir d* e; mv e/f*d/f g; applied e", "R g<e/f@d/f"),
+        (
+            "mvdir d* e; create e/c/t; mv e/c/t e/c/f*d/c/f; applied e/c/f; applied e; unlink e/c/f*e/c/f",
+            "D e/c/f@e/c/f",
+        ),
         ("mkdir d; create d/f; applied d", "A d/f"),
         ("mvdir d* e; mkdir d; create d/f; discarded d", "M do@d; A d/f; R e<d@d"),
         ("mvdir d* e; mkdir d; create d/f; discarded d/f; discarded d", "R e<d@d"),

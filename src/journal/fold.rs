@@ -353,7 +353,9 @@ impl Tree {
         let there: Vec<(Id, RelPath)> =
             slots.filter_map(|(name, slot)| Some((slot.node?, real.join(name)))).collect();
         for (id, at) in there {
-            if self.node(id).origin == Origin::Lower(at) {
+            let literal = self.node(id).origin == Origin::Lower(at);
+            // Also in a real directory that came with this one.
+            if literal || self.node(id).origin == Origin::Here && self.node(id).kind == Kind::Dir {
                 self.node_mut(id).origin = Origin::Here;
                 self.come_home(id);
                 self.prune(id);
