@@ -183,6 +183,12 @@ fn a_directory_of_somebody_else_gets_its_entries_back_and_keeps_its_times() {
         eprintln!("only root can give directories away: nothing was tried");
         return;
     }
+    // Its copy in the session is the person's; what is shown is whose it is, and so is what may be done.
+    let owner = "stat -c '%u %a' open; chmod 755 open 2>&1 || touch -d 2001-01-01 open 2>&1 || :";
+    w.quietly(&["mount", "-s", "seen", w.at("mnt").to_str().expect("UTF-8")]);
+    let seen = w.shell(&format!("cd ../../mnt; echo > open/x; {owner}"));
+    assert!(seen.starts_with("0 777\n") && seen.matches("Operation not permitted").count() == 2, "{seen}");
+    w.quietly(&["umount", "seen"]);
     edit(&w, "echo new > open/n; echo 2 >> open/f; echo top > top");
     w.quietly(&["apply", "-y"]);
     assert_eq!(w.shell("cat open/f open/n top; stat -c '%u %a' open"), "1\n2\nnew\ntop\n0 777\n");

@@ -322,6 +322,7 @@ impl Union {
         }
         let mut place = node.place.write();
         place.upper = true;
+        place.owner = self.owner_of_others(&attr);
         if let Some(known) = place.links.first_mut() {
             known.upper = true;
         }

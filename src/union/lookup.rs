@@ -266,6 +266,7 @@ impl Union {
             links: smallvec![link.clone()],
             upper: upper.is_some(),
             lowers: lowers.clone(),
+            owner: top.as_ref().and_then(|real| self.owner_of_others(real)),
             ..Place::default()
         };
         let (node, fresh) = self.nodes.intern(ident, |id| Node::new(id, dir.root, Kind::Dir, ident, place));

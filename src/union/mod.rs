@@ -245,6 +245,11 @@ impl Union {
             temp_seq: AtomicU64::new(1),
             degraded: AtomicBool::new(false),
         });
+        for root in &union.roots {
+            let top = root.lowers.first().map(|layer| sysfile::stat(layer.dir.as_fd())).transpose();
+            let top = top.map_err(|e| Error::on_path("stat", &root.real_path[..], e))?;
+            root.node.place.write().owner = top.and_then(|real| union.owner_of_others(&real));
+        }
         invalidate::start(&union)?;
         Ok(union)
     }

@@ -70,6 +70,8 @@ pub(crate) struct Place {
     pub pin: Option<Arc<OwnedFd>>,
     /// Directories: the lower directories that show through, topmost first.
     pub lowers: Arc<[LowerDir]>,
+    /// Owner and group of a real directory of somebody else, which its copy cannot be given: nobody here can change them.
+    pub owner: Option<(u32, u32)>,
     /// Name in the index directory, for an object that had several names in the lower.
     pub index: Option<Box<[u8]>>,
     /// Device and inode of the upper object, when the node's number is not from there.

@@ -111,6 +111,9 @@ impl Union {
             if (place.upper && !place.lowers.is_empty()) || self.view.static_nlink {
                 attr.nlink = 1; // not counted, as overlayfs reports merged directories
             }
+            if let Some(owner) = place.owner.filter(|_| place.upper && !place.lowers.is_empty()) {
+                (attr.uid, attr.gid) = owner;
+            }
         } else {
             attr.nlink = attr.nlink.saturating_add_signed(place.nlink_adj);
         }
@@ -123,6 +126,13 @@ impl Union {
         }
         (attr.uid, attr.gid) = (self.view.uids.show(attr.uid), self.view.gids.show(attr.gid));
         attr
+    }
+
+    /// Owner and group of the real directory `real` when a copy of it could not be given them.
+    pub(crate) fn owner_of_others(&self, real: &Attr) -> Option<(u32, u32)> {
+        let apart = self.multi_user || self.keeps_stats;
+        let others = !apart && real.uid != crate::sys::process::effective_ids().0;
+        others.then_some((real.uid, real.gid))
     }
 
     /// The ids on disk for an owner that somebody asks for.
