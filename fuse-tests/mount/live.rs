@@ -12,6 +12,8 @@ use std::os::unix::fs::MetadataExt;
 crate::cases![
     a_new_file_appears,
     content_and_size_change,
+    content_that_changes_through_a_mapping,
+    content_that_changes_under_another_name,
     a_deleted_file_goes,
     a_replaced_file_is_the_new_one,
     renames_in_the_real_tree,
@@ -72,6 +74,34 @@ fn content_and_size_change() {
     eventually("the size of an open file", || reader.metadata().unwrap().len() == 19);
     chmod(bed.lower("d/f"), 0o600);
     eventually("the mode", || stat(bed.at("d/f")).mode() & 0o777 == 0o600);
+}
+
+fn content_that_changes_through_a_mapping() {
+    let bed = Bed::new(tree);
+    look(&bed);
+    let file = OpenOptions::new().read(true).write(true).open(bed.lower("d/f")).unwrap();
+    let mut map = Mapping::to_write(&file, 3);
+    drop(file);
+    map.set(0, b'O');
+    drop(map);
+    eventually("what was mapped", || shows(&bed.at("d/f"), "Old"));
+}
+
+fn content_that_changes_under_another_name() {
+    let bed = Bed::new(|l| {
+        tree(l);
+        mkdir(l.join("unseen"));
+        fs::hard_link(l.join("d/f"), l.join("unseen/f")).unwrap();
+    });
+    for version in ["new", "two", "and longer"] {
+        assert!(!text(bed.at("d/f")).is_empty());
+        OpenOptions::new().write(true).open(bed.lower("unseen/f")).unwrap().write_all(version.as_bytes()).unwrap();
+        eventually("what was written", || shows(&bed.at("d/f"), version));
+    }
+    // The session's own version does not move.
+    put(bed.at("d/f"), "mine");
+    put(bed.lower("unseen/f"), "theirs");
+    assert_eq!(text(bed.at("d/f")), "mine");
 }
 
 fn a_deleted_file_goes() {

@@ -83,6 +83,7 @@ impl Union {
             return if ttl == LONG { Ok(negative()) } else { Err(Errno::ENOENT) };
         }
         let (node, attr) = self.instantiate(&dir, &name, seen)?;
+        let ttl = if self.changes_unseen(&node) { SHORT } else { ttl };
         if ttl == SHORT {
             self.check_unwatched(&node, &attr);
         }
@@ -104,6 +105,7 @@ impl Union {
         };
         let lowers = node.place.read().lowers.len();
         self.fds.forget_all(id, lowers);
+        self.unwatch_linked(&node);
         if node.kind == Kind::Dir {
             self.listings.lock().pop(&id);
             self.unwatch(&node);
@@ -137,7 +139,7 @@ impl Union {
         match place.name().cloned() {
             Some(link) if !place.upper => {
                 drop(place);
-                self.ttl(&link.parent, false)
+                if self.changes_unseen(node) { SHORT } else { self.ttl(&link.parent, false) }
             }
             _ => LONG,
         }
@@ -371,7 +373,8 @@ impl Union {
             self.revive(&node, &link, &attr)?;
             self.note_link(&node, link, &attr);
         }
-        Ok((node, attr))
+        let now = if attr.kind == Kind::File && attr.nlink > 1 { self.watch_linked(&node)? } else { None };
+        Ok((node, now.filter(|now| now.ino == attr.ino).unwrap_or(attr)))
     }
 
     /// A lower name of an object that was copied up under another of its names.
