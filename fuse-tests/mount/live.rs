@@ -95,7 +95,12 @@ fn content_that_changes_under_another_name() {
     });
     for version in ["new", "two", "and longer"] {
         assert!(!text(bed.at("d/f")).is_empty());
-        OpenOptions::new().write(true).open(bed.lower("unseen/f")).unwrap().write_all(version.as_bytes()).unwrap();
+        OpenOptions::new()
+            .write(true)
+            .open(bed.lower("unseen/f"))
+            .unwrap()
+            .write_all(version.as_bytes())
+            .unwrap();
         eventually("what was written", || shows(&bed.at("d/f"), version));
     }
     // The session's own version does not move.
