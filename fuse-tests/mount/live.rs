@@ -19,6 +19,8 @@ crate::cases![
     renames_in_the_real_tree,
     a_directory_moved_in_the_real_tree,
     a_merged_directory_moved_in_the_real_tree,
+    what_is_open_is_followed_where_others_rename_it,
+    what_was_read_stays_readable_when_others_remove_it,
     what_the_session_changed_does_not_move,
     a_discarded_change_shows_the_real_tree,
     an_open_file_goes_on_after_its_change_was_applied,
@@ -173,6 +175,46 @@ fn a_merged_directory_moved_in_the_real_tree() {
     eventually("without what is the session's", || ls(bed.at("moved")) == ["e", "f"]);
     put(bed.at("moved/e/g"), "changed");
     assert_eq!(text(bed.at("moved/e/g")), "changed");
+}
+
+fn what_is_open_is_followed_where_others_rename_it() {
+    let bed = Bed::new(tree);
+    let reads = |file: &File, content: &str| {
+        let mut text = String::new();
+        let mut file = file;
+        file.metadata().is_ok_and(|m| m.len() == content.len() as u64)
+            && file.rewind().and_then(|()| file.read_to_string(&mut text)).is_ok_and(|_| text == content)
+    };
+    let open = |path| OpenOptions::new().read(true).append(true).open(bed.at(path)).unwrap();
+    let (file, mut deep, dir) = (open("d/f"), open("d/e/g"), File::open(bed.at("d/e")).unwrap());
+    fs::rename(bed.lower("d/f"), bed.lower("d/e/h")).unwrap();
+    eventually("the renamed file", || reads(&file, "old"));
+    fs::rename(bed.lower("d"), bed.lower("x")).unwrap();
+    eventually("the file in a renamed directory", || reads(&deep, "deep"));
+    eventually("the other one", || reads(&file, "old"));
+    let dir = std::path::PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&dir)));
+    eventually("the directory itself", || ls(&dir) == ["g", "h"]);
+    deep.write_all(b"er").unwrap();
+    assert_eq!((text(bed.at("x/e/g")), text(bed.upper("x/e/g"))), ("deeper".into(), "deeper".into()));
+    assert_eq!(text(bed.lower("x/e/g")), "deep");
+    put(bed.lower("x/e/h"), "and new");
+    eventually("what is written there", || reads(&file, "and new"));
+}
+
+fn what_was_read_stays_readable_when_others_remove_it() {
+    let bed = Bed::new(tree);
+    let mut files = ["d/f", "d/e/g"].map(|path| File::open(bed.at(path)).unwrap());
+    files.iter_mut().for_each(|f| f.read_exact(&mut [0]).unwrap());
+    fs::remove_file(bed.lower("d/f")).unwrap();
+    put(bed.lower("temp"), "another");
+    fs::rename(bed.lower("temp"), bed.lower("d/e/g")).unwrap();
+    eventually("the changes", || gone(bed.at("d/f")) && shows(&bed.at("d/e/g"), "another"));
+    for (file, content) in files.iter_mut().zip(["old", "deep"]) {
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!((text.as_str(), file.metadata().unwrap().nlink()), (content, 0));
+    }
 }
 
 fn what_the_session_changed_does_not_move() {

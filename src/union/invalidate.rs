@@ -325,6 +325,11 @@ impl Union {
         if names {
             dir.touch_entries();
         }
+        if event.mask & libc::IN_MOVED_TO != 0
+            && let Err(e) = self.follow_renamed(&dir, &event.name)
+        {
+            tracing::debug!("what was renamed outside could not be followed: {e}");
+        }
         if event.name.is_empty() {
             // The session's own copy of a file does not move under it.
             if dir.kind == Kind::Dir || !dir.place.read().upper {

@@ -127,7 +127,11 @@ impl Union {
     pub fn getattr(&self, id: NodeId) -> Sys<(Attr, Duration)> {
         let _tree = self.tree.read();
         let node = self.nodes.get(id)?;
-        let (attr, ttl) = (self.attr_of(&node)?, self.attr_ttl(&node));
+        let attr = match self.attr_of(&node) {
+            Err(Errno::ESTALE | Errno::ENOENT) => return Ok((self.attr_of_open(&node)?, SHORT)),
+            attr => attr?,
+        };
+        let ttl = self.attr_ttl(&node);
         if ttl == SHORT {
             self.check_unwatched(&node, &attr);
         }
@@ -539,6 +543,16 @@ impl Union {
             return Err(Errno::ESTALE); // another object took the name in the real tree
         }
         drop(place);
+        Ok(self.show(node, attr))
+    }
+
+    /// Attributes of a real file that others removed, or put another in the place of, while its content is still open here.
+    fn attr_of_open(&self, node: &Arc<Node>) -> Sys<Attr> {
+        let fd = self.fds.get(node.id, Slot::Read).ok_or(Errno::ESTALE)?;
+        let attr = file::stat(fd.as_fd())?;
+        if node.place.read().upper || attr.ino != node.ident.ino {
+            return Err(Errno::ESTALE);
+        }
         Ok(self.show(node, attr))
     }
 
