@@ -43,6 +43,17 @@ fn a_file_with_a_new_name_in_a_moved_directory_leaves_with_it() {
 }
 
 #[test]
+fn a_dry_discard_refuses_what_a_real_one_does() {
+    let w = World::new();
+    w.shell("mkdir d; echo 1 > d/a");
+    edit(&w, "mv d E; echo z >> E/a; mkdir d; echo q > d/n");
+    for how in ["-n", "-y"] {
+        let (code, said) = says(&w, &["discard", how, "E"]);
+        assert!(code == 1 && said.contains("cannot discard E alone: its old name was taken again"), "{said}");
+    }
+}
+
+#[test]
 fn directories_that_lost_their_write_permission_are_undone() {
     let w = World::new();
     w.shell("mkdir -p d/e; echo 1 > d/e/f");
