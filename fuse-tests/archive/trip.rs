@@ -12,6 +12,7 @@ pub const CASES: &[Case] = &[
     ("killed_at_any_moment_a_session_is_here_or_archived", killed),
     ("what_changed_meanwhile_is_told_and_another_tree_is_refused", lower),
     ("what_was_applied_can_be_undone_after_the_way_back_but_not_elsewhere", undo),
+    ("a_removed_name_of_a_changed_file_is_undone_after_the_way_back", undo_of_links),
     ("encrypted_archives_open_with_their_key_only", encrypted),
     ("memory_does_not_grow_with_the_session", memory),
 ];
@@ -271,4 +272,17 @@ fn undo() {
     assert!(!text(&back.stderr).contains("cannot be undone"), "{}", text(&back.stderr));
     w.sbx(&["undo", "-s", "s", "-y"]);
     assert_eq!(w.shell("cat f1 f2 gone/z; readlink f4 || echo a file"), "file 1\nfile 2\nz\na file\n");
+}
+
+/// In the archive, what is kept of the removed name is a file of its own, with what was written under the other one.
+fn undo_of_links() {
+    let w = World::new();
+    w.shell("echo old > one; ln one two; ln one three");
+    w.bash("s", "echo new >> one; rm two");
+    w.sbx(&["apply", "-s", "s", "-y"]);
+    assert_eq!(w.shell("cat one three; ls two || true"), "old\nnew\nold\nnew\n");
+    w.sbx(&["archive", "s"]);
+    w.sbx(&["restore", "s"]);
+    w.sbx(&["undo", "-s", "s", "-y"]);
+    assert_eq!(w.shell("cat one two three"), "old\nold\nold\n");
 }

@@ -1,4 +1,4 @@
-//! What an undo does to the session and to directories that may not be written to, and what a crash leaves unreadable.
+//! What an apply leaves in the session; what an undo does to it and to directories that may not be written to, and what a crash leaves unreadable.
 
 use crate::running::wait_until;
 use crate::world::World;
@@ -29,6 +29,28 @@ fn a_file_in_a_directory_without_write_permission_is_applied_and_undone() {
     assert_eq!(w.shell("cat d/f; stat -c %a d"), "1\n2\n555\n");
     w.quietly(&["undo", "-y"]);
     assert_eq!(w.shell("cat d/f; stat -c %a d; chmod 755 d"), "1\n555\n");
+}
+
+/// It has left with its directory by the time when its turn comes, and nobody else had a hand in it.
+#[test]
+fn a_file_with_a_new_name_in_a_moved_directory_leaves_with_it() {
+    let w = World::new();
+    w.shell("mkdir -p d1/e1 d2 d3; echo 1 > d1/e1/f1");
+    edit(&w, "mv d1 D; mv D/e1 d2/E1; mv d2 D/d2; mkdir d1; ln D/d2/E1/f1 d1/lf1; mv D d3/D");
+    let (code, said) = says(&w, &["apply", "-y"]);
+    assert!(code == 0 && !said.contains("stays"), "{said}");
+    agrees(&w, "0");
+}
+
+#[test]
+fn a_dry_discard_refuses_what_a_real_one_does() {
+    let w = World::new();
+    w.shell("mkdir d; echo 1 > d/a");
+    edit(&w, "mv d E; echo z >> E/a; mkdir d; echo q > d/n");
+    for how in ["-n", "-y"] {
+        let (code, said) = says(&w, &["discard", how, "E"]);
+        assert!(code == 1 && said.contains("cannot discard E alone: its old name was taken again"), "{said}");
+    }
 }
 
 #[test]

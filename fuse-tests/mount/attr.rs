@@ -18,6 +18,7 @@ crate::cases![
     truncate_of_a_write_only_file,
     copy_up_does_not_touch_the_directorys_times,
     a_failed_change_leaves_no_copy,
+    directories_without_write_permission,
 ];
 
 const TREE: &[&str] = &["d", "d/f", "d/e", "d/e/g", "s", "h1", "h2", "p"];
@@ -205,4 +206,31 @@ fn a_failed_change_leaves_no_copy() {
     assert_eq!(errno(fs::remove_dir(bed.at("d/f"))), libc::ENOTDIR);
     assert_eq!(errno(fs::rename(bed.at("d/f"), bed.at("d/e"))), libc::EISDIR);
     assert!(gone(bed.upper("d/e")));
+}
+
+/// Their owner may change them all the same, and what lies in them.
+fn directories_without_write_permission() {
+    let mut bed = Bed::new(|l| {
+        mkdir(l.join("ro/sub"));
+        put(l.join("ro/f"), "1");
+        put(l.join("ro/sub/g"), "1");
+        chmod(l.join("ro/sub"), 0o555);
+        chmod(l.join("ro"), 0o555);
+    });
+    put(bed.at("ro/sub/g"), "2");
+    put(bed.at("ro/f"), "2");
+    for _ in 0..2 {
+        assert_eq!((text(bed.at("ro/f")), text(bed.at("ro/sub/g"))), ("2".into(), "2".into()));
+        for dir in ["ro", "ro/sub"] {
+            assert_eq!(stat(bed.at(dir)).mode() & 0o7777, 0o555, "{dir}");
+        }
+        bed.remount();
+    }
+    chmod(bed.at("ro"), 0o755);
+    chmod(bed.at("ro/sub"), 0o755);
+    std::fs::remove_dir_all(bed.at("ro")).unwrap();
+    assert!(gone(bed.at("ro")));
+    for dir in ["ro", "ro/sub"] {
+        chmod(bed.lower(dir), 0o755); // the bed is taken away
+    }
 }

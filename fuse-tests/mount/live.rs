@@ -12,11 +12,15 @@ use std::os::unix::fs::MetadataExt;
 crate::cases![
     a_new_file_appears,
     content_and_size_change,
+    content_that_changes_through_a_mapping,
+    content_that_changes_under_another_name,
     a_deleted_file_goes,
     a_replaced_file_is_the_new_one,
     renames_in_the_real_tree,
     a_directory_moved_in_the_real_tree,
     a_merged_directory_moved_in_the_real_tree,
+    what_is_open_is_followed_where_others_rename_it,
+    what_was_read_stays_readable_when_others_remove_it,
     what_the_session_changed_does_not_move,
     a_discarded_change_shows_the_real_tree,
     an_open_file_goes_on_after_its_change_was_applied,
@@ -25,6 +29,7 @@ crate::cases![
     an_open_file_is_lost_only_with_its_name,
     a_mapping_goes_on_after_its_change_was_applied,
     an_open_file_with_two_names_goes_on,
+    open_files_in_a_renamed_directory_go_on,
     directories_leave_with_the_last_change_beneath_them,
 ];
 
@@ -71,6 +76,39 @@ fn content_and_size_change() {
     eventually("the size of an open file", || reader.metadata().unwrap().len() == 19);
     chmod(bed.lower("d/f"), 0o600);
     eventually("the mode", || stat(bed.at("d/f")).mode() & 0o777 == 0o600);
+}
+
+fn content_that_changes_through_a_mapping() {
+    let bed = Bed::new(tree);
+    look(&bed);
+    let file = OpenOptions::new().read(true).write(true).open(bed.lower("d/f")).unwrap();
+    let mut map = Mapping::to_write(&file, 3);
+    drop(file);
+    map.set(0, b'O');
+    drop(map);
+    eventually("what was mapped", || shows(&bed.at("d/f"), "Old"));
+}
+
+fn content_that_changes_under_another_name() {
+    let bed = Bed::new(|l| {
+        tree(l);
+        mkdir(l.join("unseen"));
+        fs::hard_link(l.join("d/f"), l.join("unseen/f")).unwrap();
+    });
+    for version in ["new", "two", "and longer"] {
+        assert!(!text(bed.at("d/f")).is_empty());
+        OpenOptions::new()
+            .write(true)
+            .open(bed.lower("unseen/f"))
+            .unwrap()
+            .write_all(version.as_bytes())
+            .unwrap();
+        eventually("what was written", || shows(&bed.at("d/f"), version));
+    }
+    // The session's own version does not move.
+    put(bed.at("d/f"), "mine");
+    put(bed.lower("unseen/f"), "theirs");
+    assert_eq!(text(bed.at("d/f")), "mine");
 }
 
 fn a_deleted_file_goes() {
@@ -137,6 +175,46 @@ fn a_merged_directory_moved_in_the_real_tree() {
     eventually("without what is the session's", || ls(bed.at("moved")) == ["e", "f"]);
     put(bed.at("moved/e/g"), "changed");
     assert_eq!(text(bed.at("moved/e/g")), "changed");
+}
+
+fn what_is_open_is_followed_where_others_rename_it() {
+    let bed = Bed::new(tree);
+    let reads = |file: &File, content: &str| {
+        let mut text = String::new();
+        let mut file = file;
+        file.metadata().is_ok_and(|m| m.len() == content.len() as u64)
+            && file.rewind().and_then(|()| file.read_to_string(&mut text)).is_ok_and(|_| text == content)
+    };
+    let open = |path| OpenOptions::new().read(true).append(true).open(bed.at(path)).unwrap();
+    let (file, mut deep, dir) = (open("d/f"), open("d/e/g"), File::open(bed.at("d/e")).unwrap());
+    fs::rename(bed.lower("d/f"), bed.lower("d/e/h")).unwrap();
+    eventually("the renamed file", || reads(&file, "old"));
+    fs::rename(bed.lower("d"), bed.lower("x")).unwrap();
+    eventually("the file in a renamed directory", || reads(&deep, "deep"));
+    eventually("the other one", || reads(&file, "old"));
+    let dir = std::path::PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&dir)));
+    eventually("the directory itself", || ls(&dir) == ["g", "h"]);
+    deep.write_all(b"er").unwrap();
+    assert_eq!((text(bed.at("x/e/g")), text(bed.upper("x/e/g"))), ("deeper".into(), "deeper".into()));
+    assert_eq!(text(bed.lower("x/e/g")), "deep");
+    put(bed.lower("x/e/h"), "and new");
+    eventually("what is written there", || reads(&file, "and new"));
+}
+
+fn what_was_read_stays_readable_when_others_remove_it() {
+    let bed = Bed::new(tree);
+    let mut files = ["d/f", "d/e/g"].map(|path| File::open(bed.at(path)).unwrap());
+    files.iter_mut().for_each(|f| f.read_exact(&mut [0]).unwrap());
+    fs::remove_file(bed.lower("d/f")).unwrap();
+    put(bed.lower("temp"), "another");
+    fs::rename(bed.lower("temp"), bed.lower("d/e/g")).unwrap();
+    eventually("the changes", || gone(bed.at("d/f")) && shows(&bed.at("d/e/g"), "another"));
+    for (file, content) in files.iter_mut().zip(["old", "deep"]) {
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!((text.as_str(), file.metadata().unwrap().nlink()), (content, 0));
+    }
 }
 
 fn what_the_session_changed_does_not_move() {
@@ -310,6 +388,37 @@ fn an_open_file_with_two_names_goes_on() {
     eventually("the real file", || shows(&bed.at("d/one"), "one") && shows(&bed.at("d/two"), "one"));
     open.write_all(b"two").unwrap();
     assert_eq!(text(bed.at("d/two")), "onetwo");
+}
+
+/// Its directory moved in the real tree before any change beneath it leaves the session.
+fn open_files_in_a_renamed_directory_go_on() {
+    for looks in [true, false] {
+        let bed = Bed::new(tree);
+        if looks {
+            look(&bed);
+        }
+        fs::rename(bed.at("d"), bed.at("D")).unwrap();
+        fs::rename(bed.at("D/e"), bed.at("D/E")).unwrap();
+        let paths = ["D/f", "D/new", "D/E/g", "D/E/new"];
+        let mut open = paths.map(|path| appending(&bed, path));
+        open.iter_mut().for_each(|f| f.write_all(b"one").unwrap());
+
+        fs::rename(bed.lower("d"), bed.lower("D")).unwrap();
+        fs::rename(bed.lower("D/e"), bed.lower("D/E")).unwrap();
+        paths.iter().for_each(|path| apply(&bed, path));
+        for (path, from) in [("D/E", "D/e"), ("D", "d")] {
+            let [path, from] = [path, from].map(|p| RelPath::new(p.as_bytes()).unwrap());
+            let renamed =
+                Leave { op: Op::Applied, root: 0, path, from: Some(from), seen: None, silent: vec![] };
+            assert!(bed.union().leave(&renamed).unwrap());
+        }
+        assert_eq!(ls(bed.upper("")), [""; 0]);
+        for (file, (path, before)) in
+            open.iter_mut().zip(paths.iter().zip(["oldone", "one", "deepone", "one"]))
+        {
+            goes_on(&bed, file, path, before);
+        }
+    }
 }
 
 fn directories_leave_with_the_last_change_beneath_them() {

@@ -1,8 +1,10 @@
 //! Conflicts: what happened to the real tree meanwhile, and whether it matters.
 
 use crate::world::World;
+use sbx_fuse::layer;
 use sbx_fuse::review::{Why, check};
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 
 type Act = fn(&World);
@@ -37,6 +39,16 @@ fn the_table() {
                 fs::set_permissions(w.real("d/f"), perm).unwrap();
             },
             &[],
+        ),
+        (
+            "written, of the same size, and the time set back",
+            modify_noted,
+            |w| {
+                let time = fs::metadata(w.real("d/f")).unwrap().modified().unwrap();
+                fs::write(w.real("d/f"), "X").unwrap();
+                fs::File::options().append(true).open(w.real("d/f")).unwrap().set_modified(time).unwrap();
+            },
+            &["d/f: {changed}"],
         ),
         (
             "became a directory",
@@ -120,6 +132,15 @@ fn the_table() {
 
 fn modify(w: &World) {
     w.copy_up("d/f", "d/f", Some("2"));
+}
+
+/// As a copy-up does it, which notes what it copied.
+fn modify_noted(w: &World) {
+    modify(w);
+    let fd = fs::File::open(w.upper("d/f")).unwrap();
+    let mut origin = layer::read_origin(fd.as_fd()).unwrap().unwrap();
+    origin.base.hash = Some(*blake3::hash(b"1").as_bytes());
+    assert!(layer::write_origin(fd.as_fd(), &origin).unwrap());
 }
 
 fn add(w: &World) {

@@ -246,3 +246,45 @@ fn an_archive_has_the_new_files_and_tells_what_is_gone() {
     assert_eq!(fs::metadata(to.join("a")).unwrap().ino(), fs::metadata(to.join("b")).unwrap().ino());
     assert_eq!(lost, ["gone: an archive cannot say that it is gone"]);
 }
+
+#[test]
+fn an_archive_has_acls_and_times_as_tar_reads_them() {
+    use sbx_fuse::base::{SetTime, Time};
+    use sbx_fuse::sys::{file, xattr};
+    use std::os::fd::AsFd;
+    let w = World::new();
+    w.put("d/f", "1").put("old", "1");
+    // A version, then tag, permissions and id of each entry (linux/posix_acl_xattr.h).
+    let entries =
+        [(0x01, 6, u32::MAX), (0x02, 4, 4321), (0x04, 4, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)];
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        acl.extend([u16::to_le_bytes(tag), u16::to_le_bytes(perm)].concat());
+        acl.extend(id.to_le_bytes());
+    }
+    let open = |at: &Path| fs::File::open(at).unwrap();
+    let names = [("d", b"system.posix_acl_default".as_slice()), ("d/f", b"system.posix_acl_access")];
+    for (path, name) in names {
+        if xattr::set(open(&w.upper(path)).as_fd(), name, &acl, 0).is_err() {
+            return; // a file system without ACLs
+        }
+    }
+    let time = |sec| Time { sec, nsec: 123_456_789 };
+    for (path, sec) in [("d/f", 981_173_106), ("d", 981_173_107), ("old", -5)] {
+        let at = open(&w.upper(path));
+        file::utimens_at(at.as_fd(), b"", None, Some(SetTime::At(time(sec)))).unwrap();
+    }
+    let mut out = Vec::new();
+    archive(&w.roots(), &w.settled(), Form::Tar, &|_| Vec::new(), &mut out).unwrap();
+    fs::write(w.dir.path().join("a.tar"), &out).unwrap();
+    let to = w.dir.path().join("unpacked");
+    fs::create_dir(&to).unwrap();
+    let (ok, said) = run(&to, "tar", &["--acls", "-xpf", "../a.tar"]);
+    assert!(ok, "{said}");
+    for (path, name) in names {
+        assert_eq!(xattr::get(open(&to.join(path)).as_fd(), name), Ok(Some(acl.clone())), "{path}");
+    }
+    for (path, sec) in [("d/f", 981_173_106), ("d", 981_173_107), ("old", -5)] {
+        assert_eq!(file::stat(open(&to.join(path)).as_fd()).unwrap().mtime, time(sec), "{path}");
+    }
+}

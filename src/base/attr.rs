@@ -80,6 +80,17 @@ pub struct Time {
     pub nsec: u32,
 }
 
+impl Time {
+    /// As a decimal number of seconds.
+    pub fn decimal(self) -> String {
+        match (self.sec, self.nsec) {
+            (sec, 0) => sec.to_string(),
+            (sec @ 0.., nsec) => format!("{sec}.{nsec:09}"),
+            (sec, nsec) => format!("-{}.{:09}", (sec + 1).unsigned_abs(), 1_000_000_000 - nsec),
+        }
+    }
+}
+
 /// Attributes of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {

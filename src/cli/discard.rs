@@ -41,6 +41,7 @@ pub(super) fn run(args: DiscardArgs) -> Result<u8> {
     }
     let what = summary(chosen.iter().copied());
     if args.dry_run {
+        review::may_go(&set, &selection)?;
         let mut out = Out::new();
         for s in &chosen {
             let text = line(&out, &opened.session, s);

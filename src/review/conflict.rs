@@ -303,18 +303,19 @@ impl Checker<'_> {
             // What is in a directory has changes and conflicts of its own.
             return Ok((!owned || attr.ino != base.ino).then_some(Why::Metadata));
         }
-        let same = owned && (attr.size, attr.mtime, attr.ino) == (base.size, base.mtime, base.ino);
-        if same || upper.is_some_and(|u| same_outcome(real, u).unwrap_or(false)) {
+        let alike = (attr.size, attr.mtime, attr.ino) == (base.size, base.mtime, base.ino);
+        if alike && owned && attr.ctime == base.ctime {
             return Ok(None);
         }
-        let same_hash = match &base.hash {
+        // Times can be set: rsync does so with what it writes in place.
+        let same = match &base.hash {
             Some(hash) if attr.size == base.size => hash_of(real)?.is_some_and(|now| now == *hash),
-            _ => false,
+            _ => alike,
         };
-        if same_hash || (attr.size, attr.mtime, attr.ino) == (base.size, base.mtime, base.ino) {
-            return Ok(Some(Why::Metadata));
+        if (same && alike && owned) || upper.is_some_and(|u| same_outcome(real, u).unwrap_or(false)) {
+            return Ok(None);
         }
-        Ok(Some(Why::Content))
+        Ok(Some(if same { Why::Metadata } else { Why::Content }))
     }
 }
 

@@ -48,6 +48,29 @@ pub fn discard(
     selection: &Selection,
     dropper: &mut dyn Dropper,
 ) -> Result<Discarded> {
+    let chosen = may_go(set, selection)?;
+    let resolver = Resolver::new(set.iter().map(|s| &s.change));
+    let mut out = Discarded::default();
+    for s in drop_order(&chosen) {
+        let c = &s.change;
+        let place = (c.root, c.path.clone());
+        if c.kind == Kind::Dir && c.what == What::Renamed {
+            drop_unchanged(root_of(roots, c.root)?, &resolver, c, dropper)?;
+        }
+        if dropper.drop(c.root, &c.path, seen_of(s))? {
+            out.dropped.push(place)
+        } else {
+            out.kept.push(place)
+        }
+    }
+    Ok(out)
+}
+
+/// What `selection` takes of `set`, if it can be discarded without the rest.
+///
+/// # Errors
+/// When something that is not selected lives in, or was moved out of, what would go.
+pub fn may_go(set: &[Settled], selection: &Selection) -> Result<Vec<Settled>> {
     let chosen: Vec<Settled> = set.iter().filter(|s| selection.takes(s)).cloned().collect();
     let resolver = Resolver::new(set.iter().map(|s| &s.change));
     let takes = |c: &Change| set_at(set, c.root, &c.path).is_some_and(|s| selection.takes(s));
@@ -76,20 +99,7 @@ pub fn discard(
             refuse(c, "something was moved out of it", &moved)?;
         }
     }
-    let mut out = Discarded::default();
-    for s in drop_order(&chosen) {
-        let c = &s.change;
-        let place = (c.root, c.path.clone());
-        if c.kind == Kind::Dir && c.what == What::Renamed {
-            drop_unchanged(root_of(roots, c.root)?, &resolver, c, dropper)?;
-        }
-        if dropper.drop(c.root, &c.path, seen_of(s))? {
-            out.dropped.push(place)
-        } else {
-            out.kept.push(place)
-        }
-    }
-    Ok(out)
+    Ok(chosen)
 }
 
 /// Takes out what lies beneath a renamed directory that goes back, and is no change: files copied up that are like the real

@@ -42,7 +42,7 @@ pub use aftermath::Aftermath;
 pub use apply::{Perms, Policy, Progress, Report, apply, apply_with};
 pub use conflict::{Conflict, Why, check};
 pub use diff::{Options, render, stat};
-pub use discard::{Discarded, Dropper, Leave, Seen, discard};
+pub use discard::{Discarded, Dropper, Leave, Seen, discard, may_go};
 pub use hunks::show_controls;
 pub use marks::Marks;
 pub use merge::{BytesOf, Rebased, has_markers, move_base, session_can_win};

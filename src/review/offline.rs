@@ -356,7 +356,8 @@ impl Offline<'_> {
             {
                 origin.path = under(to, &rest);
                 objects::in_writable(fd, || layer::write_origin(fd, &origin))?;
-                if object.attr.kind == Kind::File && object.attr.nlink > 1 {
+                // Also of one whose other names have left already.
+                if object.attr.kind == Kind::File {
                     self.note_relinked(&object)?;
                 }
             }

@@ -6,7 +6,7 @@
 use super::RootDirs;
 use super::aftermath::Aftermath;
 use super::apply::Progress;
-use super::intent::{After, Entry, Log, LogWriter, Op, Place, Space, UNDO_LOG};
+use super::intent::{After, Entry, Log, LogWriter, Op, Place, Saved, Space, UNDO_LOG};
 use super::objects::{self, Object};
 use super::recover::{clear_undone, end_of_undo_back};
 use super::touched::{self, Fate};
@@ -15,7 +15,7 @@ use super::vault::{Stage, Vault};
 use super::{attrs, copy};
 use crate::base::{Attr, Errno, Error, Kind, RelPath, Result, quote};
 use crate::sys::data;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -183,13 +183,17 @@ fn run(txn: &mut Txn<'_, '_>, log: &Log) -> Result<()> {
         .push(&Entry::Begin { time, changes: log.changes })
         .map_err(|e| Error::sys("write the intent log", e))?;
     let mut unswapped: BTreeSet<&Place> = BTreeSet::new();
+    let rewritten = Rewritten::of(log);
     for op in log.ops.iter().rev() {
         match op {
             Op::Unswapped { one } => {
                 unswapped.insert(one);
             }
             Op::Swap { one, .. } if unswapped.remove(one) => {}
-            op => invert(txn, op)?,
+            op => {
+                rewritten.split(txn, op)?;
+                invert(txn, op)?;
+            }
         }
     }
     for dirs in txn.spaces.roots {
@@ -206,6 +210,53 @@ fn run(txn: &mut Txn<'_, '_>, log: &Log) -> Result<()> {
         txn.log.sync()
     });
     synced.map_err(|e| Error::sys("write the intent log", e))
+}
+
+/// Files that were written in place, by device and inode: what they were.
+struct Rewritten<'l>(BTreeMap<(u64, u64), (&'l Place, &'l Saved)>);
+
+impl<'l> Rewritten<'l> {
+    fn of(log: &'l Log) -> Self {
+        let mut all = BTreeMap::new();
+        for op in &log.ops {
+            if let Op::Bytes { save, saved, .. } = op {
+                all.entry((saved.attr.dev, saved.attr.ino)).or_insert((save, saved));
+            }
+        }
+        Rewritten(all)
+    }
+
+    /// What `op` brings back may have been a name of such a file, and be one no more: it was kept on another file system, or
+    /// came back from an archive. As a copy it has what was written under the other name, and gets what was there before.
+    fn split(&self, txn: &mut Txn<'_, '_>, op: &Op) -> Result<()> {
+        let (at, id) = match op {
+            Op::Move { to, id, .. } => (to, id),
+            Op::Swap { one, other_id, .. } => (one, other_id),
+            _ => return Ok(()),
+        };
+        let Some((save, saved)) = self.0.get(&(id.dev, id.ino)) else { return Ok(()) };
+        match txn.look(at)? {
+            Some(now) if now.kind == Kind::File && (now.dev, now.ino) != (id.dev, id.ino) => {
+                write_back(txn, at, save, saved)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Queues that the file at `at` becomes what it was, by the copy `save`; what it is now is kept.
+fn write_back(txn: &mut Txn<'_, '_>, at: &Place, save: &Place, saved: &Saved) -> Result<()> {
+    txn.flush()?;
+    let now = txn.kept_place()?;
+    let copied =
+        txn.spaces.find(at).and_then(|object| copy::bytes(&txn.spaces, &object.ok_or(Errno::ENOENT)?, &now));
+    copied.map_err(|e| Error::on_path("keep a copy of", at.path.as_bytes(), e))?;
+    let (save, saved) = (save.clone(), saved.clone());
+    let back = move |spaces: &Spaces<'_>, object: &Object| {
+        copy::bytes_back(spaces, object, &save)?;
+        attrs::restore(object, &saved.attr, &saved.xattrs)
+    };
+    txn.bytes(at, &now, None, Box::new(back))
 }
 
 /// Queues what takes `op` back.
@@ -247,24 +298,10 @@ fn invert(txn: &mut Txn<'_, '_>, op: &Op) -> Result<()> {
             let set = move |_: &Spaces<'_>, object: &Object| attrs::set_both_times(object, atime, mtime);
             txn.attrs(at, None, Box::new(set))
         }
-        Op::Bytes { at, save, saved } => {
-            if txn.look(at)?.is_none() {
-                return Ok(());
-            }
-            txn.flush()?;
-            let now = txn.kept_place()?;
-            let copied = txn
-                .spaces
-                .find(at)
-                .and_then(|object| copy::bytes(&txn.spaces, &object.ok_or(Errno::ENOENT)?, &now));
-            copied.map_err(|e| Error::on_path("keep a copy of", at.path.as_bytes(), e))?;
-            let (save, saved) = (save.clone(), saved.clone());
-            let back = move |spaces: &Spaces<'_>, object: &Object| {
-                copy::bytes_back(spaces, object, &save)?;
-                attrs::restore(object, &saved.attr, &saved.xattrs)
-            };
-            txn.bytes(at, &now, None, Box::new(back))
-        }
+        Op::Bytes { at, save, saved } => match txn.look(at)? {
+            Some(_) => write_back(txn, at, save, saved),
+            None => Ok(()),
+        },
         Op::Rmdir { .. } | Op::Unswapped { .. } => Ok(()),
     }
 }

@@ -155,8 +155,8 @@ impl<'a, W: Write> Packer<'a, W> {
             set_link(&mut header, &mut extra, &first);
             return self.append(header, extra, std::io::empty()).map(|()| None);
         }
-        pax::push(&mut extra, b"mtime", pax::time_text(attr.mtime).as_bytes());
-        pax::push(&mut extra, b"atime", pax::time_text(attr.atime).as_bytes());
+        pax::push(&mut extra, b"mtime", attr.mtime.decimal().as_bytes());
+        pax::push(&mut extra, b"atime", attr.atime.decimal().as_bytes());
         match attr.kind {
             Kind::Dir => {
                 let inner = OpenDir::of(dir, name, attr)?;

@@ -52,6 +52,7 @@ pub fn pass_on_pipes_only() -> Sys<()> {
 }
 
 fn set_close_on_exec(fd: i32) -> Sys<()> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }).map(drop)
 }

@@ -278,10 +278,18 @@ impl Union {
     fn rename_into(&self, root: &Writable, temp: &[u8], link: &Link) -> Sys<()> {
         let dir = self.upper_dir(&link.parent)?;
         let before = file::stat(dir.as_fd())?;
-        forced(dir.as_fd(), || {
+        let rename = || {
             let flags = libc::RENAME_NOREPLACE;
             file::renameat(root.work.as_fd(), temp, dir.as_fd(), link.name.as_bytes(), flags)
-        })?;
+        };
+        let attr = file::stat_at(root.work.as_fd(), temp)?;
+        if attr.kind == Kind::Dir && attr.perm & 0o200 == 0 {
+            // A directory that changes its parent is written to: its `..` (rename(2)).
+            let copy = file::openat(root.work.as_fd(), temp, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+            lifted(&[(copy.as_fd(), 0o200), (dir.as_fd(), 0o700)], rename)?;
+        } else {
+            forced(dir.as_fd(), rename)?;
+        }
         // The object is there now: what goes wrong from here on is not the caller's.
         let (atime, mtime) = (Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)));
         let put_back = || file::utimens_at(dir.as_fd(), b"", atime, mtime);
@@ -476,19 +484,22 @@ pub(crate) fn forced<T>(dir: BorrowedFd<'_>, f: impl Fn() -> Sys<T>) -> Sys<T> {
         Err(Errno::EACCES) => {}
         other => return other,
     }
-    lifted(dir, 0o700, f)
+    lifted(&[(dir, 0o700)], f)
 }
 
 /// Held while a mode is lifted, and while one is set, so that what is put back is what was set last.
 pub(crate) static MODES: Mutex<()> = Mutex::new(());
 
-/// Does `f` while the object of our own behind `fd` has the permission bits `add` as well.
-fn lifted<T>(fd: BorrowedFd<'_>, add: u32, f: impl FnOnce() -> Sys<T>) -> Sys<T> {
+/// Does `f` while the objects of our own behind these descriptors have these permission bits as well.
+fn lifted<T>(objects: &[(BorrowedFd<'_>, u32)], f: impl FnOnce() -> Sys<T>) -> Sys<T> {
     let _modes = MODES.lock();
-    let perm = file::stat(fd)?.perm;
-    file::chmod_fd(fd, perm | add)?;
-    let done = f();
-    file::chmod_fd(fd, perm)?;
+    let perms = objects.iter().map(|(fd, _)| Ok(file::stat(*fd)?.perm)).collect::<Sys<Vec<u32>>>()?;
+    let raised = objects.iter().zip(&perms).try_for_each(|((fd, add), perm)| file::chmod_fd(*fd, perm | add));
+    let done = raised.and_then(|()| f());
+    let back = objects.iter().zip(&perms).map(|((fd, _), perm)| file::chmod_fd(*fd, *perm));
+    // Each of them, whatever becomes of the others.
+    let back: Vec<Sys<()>> = back.collect();
+    back.into_iter().collect::<Sys<()>>()?;
     done
 }
 
@@ -500,7 +511,7 @@ pub(crate) fn mark_at(dir: BorrowedFd<'_>, name: &[u8], mark: &[u8]) -> Sys<Opti
         other => return other,
     }
     let handle = file::openat(dir, name, libc::O_PATH, 0)?;
-    lifted(handle.as_fd(), 0o400, || xattr::get(handle.as_fd(), mark))
+    lifted(&[(handle.as_fd(), 0o400)], || xattr::get(handle.as_fd(), mark))
 }
 
 /// As [`layer::marks_at`] on a directory of the upper, even when its mode keeps its owner out.
@@ -515,7 +526,7 @@ pub(crate) fn marks_of(
         other => return other,
     }
     let handle = file::openat(dir, name, libc::O_PATH | libc::O_DIRECTORY, 0)?;
-    lifted(handle.as_fd(), 0o500, || layer::marks_at(dir, name, parent, prefixed))
+    lifted(&[(handle.as_fd(), 0o500)], || layer::marks_at(dir, name, parent, prefixed))
 }
 
 /// Opens an upper file of our own even when its mode keeps its owner out: whoever asks was let in by the kernel,
@@ -532,7 +543,7 @@ pub(crate) fn open_forced(dir: BorrowedFd<'_>, name: &[u8], flags: i32) -> Sys<O
     } else {
         file::openat(dir, name, libc::O_PATH, 0)?
     };
-    lifted(handle.as_fd(), 0o600, || file::reopen(handle.as_fd(), flags))
+    lifted(&[(handle.as_fd(), 0o600)], || file::reopen(handle.as_fd(), flags))
 }
 
 /// Takes away what a failed verb staged, or what is left of a removed directory, if it is there. It is in no view, so

@@ -10,7 +10,7 @@ use crate::sys::watch::{Event, Inotify};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -26,10 +26,18 @@ const MASK: u32 = libc::IN_CREATE
     | libc::IN_DELETE
     | libc::IN_MOVED_FROM
     | libc::IN_MOVED_TO
-    | libc::IN_MODIFY
-    | libc::IN_ATTRIB
     | libc::IN_DELETE_SELF
-    | libc::IN_ONLYDIR;
+    | libc::IN_ONLYDIR
+    | CONTENT;
+
+/// What says that a file changed. Writing through a mapping does not; letting go of it does.
+const CONTENT: u32 = libc::IN_MODIFY | libc::IN_ATTRIB | libc::IN_CLOSE_WRITE;
+
+/// So many files with several names have a watch of their own; more would leave too few for the user's other programs.
+const LINKED: usize = 4096;
+
+/// [`Node::linked`] of a file that can have no watch.
+const UNWATCHED: i32 = -1;
 
 /// How long after a change its invalidation is repeated: a reply that was under way when it happened may reach the
 /// kernel's cache after the first.
@@ -48,6 +56,8 @@ struct Watch {
 pub(crate) struct Watcher {
     inotify: Inotify,
     watches: Mutex<HashMap<i32, Watch>>,
+    /// How many of them are of files.
+    linked: AtomicUsize,
     notify: OnceLock<Box<dyn Notify>>,
     /// Nodes found changed in directories without a watch; the thread drops their pages.
     found_changed: Mutex<Vec<NodeId>>,
@@ -60,6 +70,7 @@ impl Watcher {
         Ok(Watcher {
             inotify: Inotify::new()?,
             watches: Mutex::default(),
+            linked: AtomicUsize::new(0),
             notify: OnceLock::new(),
             found_changed: Mutex::default(),
             alive: OnceLock::new(),
@@ -68,6 +79,21 @@ impl Watcher {
 
     fn watch(&self, event: &Event) -> Option<Watch> {
         self.watches.lock().get(&event.wd).cloned()
+    }
+
+    /// The watch is not for node `id` any more.
+    fn forget(&self, wd: i32, id: NodeId) {
+        let mut watches = self.watches.lock();
+        let Some(watch) = watches.get_mut(&wd) else {
+            return;
+        };
+        watch.nodes.retain(|node| *node != id);
+        if watch.nodes.is_empty() {
+            watches.remove(&wd);
+            if let Err(e) = self.inotify.remove(wd) {
+                tracing::debug!("watch {wd} was gone already: {e}");
+            }
+        }
     }
 }
 
@@ -172,6 +198,44 @@ impl Union {
         Ok(())
     }
 
+    /// Watches a real file that has several names: who changes it under another one is not heard in this one's directory.
+    /// Returns its attributes as they are from then on, if it was not watched before.
+    pub(super) fn watch_linked(&self, node: &Arc<Node>) -> Sys<Option<Attr>> {
+        let Some(watcher) = self.watcher.as_ref().filter(|_| node.linked.load(Ordering::Acquire) == 0) else {
+            return Ok(None);
+        };
+        let at = self.locate(node)?;
+        let fd = at.handle()?;
+        let mut watches = watcher.watches.lock();
+        if node.linked.load(Ordering::Acquire) != 0 {
+            return Ok(None);
+        }
+        let room = watcher.linked.load(Ordering::Relaxed) < LINKED;
+        let wd = if room { watcher.inotify.add(fd.as_fd(), CONTENT).ok() } else { None };
+        if let Some(wd) = wd {
+            let new = || Watch { real: (node.ident.dev, node.ident.ino), nodes: Vec::new() };
+            watches.entry(wd).or_insert_with(new).nodes.push(node.id);
+            watcher.linked.fetch_add(1, Ordering::Relaxed);
+        }
+        node.linked.store(wd.unwrap_or(UNWATCHED), Ordering::Release);
+        drop(watches);
+        at.stat().map(Some)
+    }
+
+    /// Whether `node` is a real file that may change unseen.
+    pub(super) fn changes_unseen(&self, node: &Node) -> bool {
+        node.linked.load(Ordering::Acquire) == UNWATCHED && !node.place.read().upper
+    }
+
+    /// Stops watching a file.
+    pub(super) fn unwatch_linked(&self, node: &Node) {
+        let wd = node.linked.swap(0, Ordering::AcqRel);
+        if let Some(watcher) = self.watcher.as_ref().filter(|_| wd > 0) {
+            watcher.linked.fetch_sub(1, Ordering::Relaxed);
+            watcher.forget(wd, node.id);
+        }
+    }
+
     /// Whether the real tree is watched at all.
     pub fn watches(&self) -> bool {
         self.watcher.is_some()
@@ -218,19 +282,7 @@ impl Union {
             return;
         };
         let wds = std::mem::take(&mut *state.wds.lock());
-        let mut watches = watcher.watches.lock();
-        for wd in wds {
-            let Some(watch) = watches.get_mut(&wd) else {
-                continue;
-            };
-            watch.nodes.retain(|id| *id != dir.id);
-            if watch.nodes.is_empty() {
-                watches.remove(&wd);
-                if let Err(e) = watcher.inotify.remove(wd) {
-                    tracing::debug!("watch {wd} was gone already: {e}");
-                }
-            }
-        }
+        wds.into_iter().for_each(|wd| watcher.forget(wd, dir.id));
     }
 
     fn apply_events(&self, events: &[Event]) {
@@ -273,8 +325,16 @@ impl Union {
         if names {
             dir.touch_entries();
         }
+        if event.mask & libc::IN_MOVED_TO != 0
+            && let Err(e) = self.follow_renamed(&dir, &event.name)
+        {
+            tracing::debug!("what was renamed outside could not be followed: {e}");
+        }
         if event.name.is_empty() {
-            notify.inode(id);
+            // The session's own copy of a file does not move under it.
+            if dir.kind == Kind::Dir || !dir.place.read().upper {
+                notify.inode(id);
+            }
             return;
         }
         for child in self.lower_children(&dir, &event.name) {

@@ -83,6 +83,7 @@ impl Union {
             return if ttl == LONG { Ok(negative()) } else { Err(Errno::ENOENT) };
         }
         let (node, attr) = self.instantiate(&dir, &name, seen)?;
+        let ttl = if self.changes_unseen(&node) { SHORT } else { ttl };
         if ttl == SHORT {
             self.check_unwatched(&node, &attr);
         }
@@ -104,6 +105,7 @@ impl Union {
         };
         let lowers = node.place.read().lowers.len();
         self.fds.forget_all(id, lowers);
+        self.unwatch_linked(&node);
         if node.kind == Kind::Dir {
             self.listings.lock().pop(&id);
             self.unwatch(&node);
@@ -125,7 +127,11 @@ impl Union {
     pub fn getattr(&self, id: NodeId) -> Sys<(Attr, Duration)> {
         let _tree = self.tree.read();
         let node = self.nodes.get(id)?;
-        let (attr, ttl) = (self.attr_of(&node)?, self.attr_ttl(&node));
+        let attr = match self.attr_of(&node) {
+            Err(Errno::ESTALE | Errno::ENOENT) => return Ok((self.attr_of_open(&node)?, SHORT)),
+            attr => attr?,
+        };
+        let ttl = self.attr_ttl(&node);
         if ttl == SHORT {
             self.check_unwatched(&node, &attr);
         }
@@ -137,7 +143,7 @@ impl Union {
         match place.name().cloned() {
             Some(link) if !place.upper => {
                 drop(place);
-                self.ttl(&link.parent, false)
+                if self.changes_unseen(node) { SHORT } else { self.ttl(&link.parent, false) }
             }
             _ => LONG,
         }
@@ -372,7 +378,8 @@ impl Union {
             self.revive(&node, &link, &attr)?;
             self.note_link(&node, link, &attr);
         }
-        Ok((node, attr))
+        let now = if attr.kind == Kind::File && attr.nlink > 1 { self.watch_linked(&node)? } else { None };
+        Ok((node, now.filter(|now| now.ino == attr.ino).unwrap_or(attr)))
     }
 
     /// A lower name of an object that was copied up under another of its names.
@@ -537,6 +544,16 @@ impl Union {
             return Err(Errno::ESTALE); // another object took the name in the real tree
         }
         drop(place);
+        Ok(self.show(node, attr))
+    }
+
+    /// Attributes of a real file that others removed, or put another in the place of, while its content is still open here.
+    fn attr_of_open(&self, node: &Arc<Node>) -> Sys<Attr> {
+        let fd = self.fds.get(node.id, Slot::Read).ok_or(Errno::ESTALE)?;
+        let attr = file::stat(fd.as_fd())?;
+        if node.place.read().upper || attr.ino != node.ident.ino {
+            return Err(Errno::ESTALE);
+        }
         Ok(self.show(node, attr))
     }
 

@@ -2,12 +2,13 @@
 
 use super::Union;
 use super::lookup::Seen;
-use super::node::{Link, LowerDir, Node, Place};
-use crate::base::{Attr, Errno, Kind, Sys};
+use super::node::{Ident, Link, LowerDir, Node, Place};
+use crate::base::{Attr, Errno, Kind, Name, Sys};
 use crate::sys::file;
 use smallvec::{SmallVec, smallvec};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Union {
     /// Adds a name to what is known of a non-directory, which is `object` there; the name that a lower-only one was last
@@ -77,6 +78,52 @@ impl Union {
         node.touch_entries();
         self.unwatch(node);
         Ok(())
+    }
+
+    /// Others renamed something to `name` in the real directories of `dir`. If it is known, whoever has it open, or is in
+    /// it, goes on there.
+    pub(super) fn follow_renamed(&self, dir: &Arc<Node>, name: &[u8]) -> Sys<()> {
+        let _tree = self.tree.read();
+        let name = Name::new(name)?;
+        let seen = self.see(dir, name.as_bytes())?;
+        let Seen::Lower(_, attr) = seen else { return Ok(()) };
+        let Some(known) = self.nodes.find(&Ident::of(dir.root, &attr)) else { return Ok(()) };
+        let before = known.place.read().lowers.clone();
+        let watched = known.dir.as_ref().is_some_and(|dir| dir.watched.load(Ordering::Acquire) != 0);
+        let (node, _) = self.instantiate(dir, &name, seen)?;
+        let after = node.place.read().lowers.clone();
+        if let ([from], [to]) = (&*before, &*after)
+            && from != to
+            && Arc::ptr_eq(&node, &known)
+        {
+            self.move_beneath(&node, from, to);
+        }
+        if watched {
+            self.ensure_watched(&node);
+        }
+        self.forget(node.id, 1);
+        Ok(())
+    }
+
+    /// The known directories of the real tree beneath that of `moved` are at `to` by now.
+    fn move_beneath(&self, moved: &Arc<Node>, from: &LowerDir, to: &LowerDir) {
+        for node in self.nodes.all() {
+            if node.kind != Kind::Dir || node.root != moved.root || Arc::ptr_eq(&node, moved) {
+                continue;
+            }
+            let mut place = node.place.write();
+            let [lower] = &*place.lowers else { continue };
+            // What the session has in a directory stays at its path.
+            if place.upper || lower.layer != from.layer {
+                continue;
+            }
+            if let Some(rest) = lower.path.strip_prefix(&from.path) {
+                let path = rest.components().fold(to.path.clone(), |path, name| path.join(name));
+                place.lowers = [LowerDir { layer: to.layer, path }].into();
+                drop(place);
+                self.fds.forget_all(node.id, 1);
+            }
+        }
     }
 
     /// A lower object that lost its last name in the merged view has got another in the real tree. (That it was removed

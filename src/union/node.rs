@@ -6,7 +6,7 @@ use dashmap::mapref::entry::Entry as Slot;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A node's number, which is also the inode number that programs see.
@@ -125,6 +125,8 @@ pub(crate) struct Node {
     pub last_write: AtomicU64,
     /// A digest of mtime and size of a lower file in a directory that cannot be watched; 0 before the first look.
     pub unwatched_state: AtomicU64,
+    /// The watch of a real file that has several names; 0 before one was tried, -1 where there is none.
+    pub linked: AtomicI32,
     /// The set-uid or set-gid bit may be set, so that a write must look.
     pub maybe_suid: AtomicBool,
     /// A regular file made here and given no capability since, so that nobody needs to look for one.
@@ -149,6 +151,7 @@ impl Node {
             copying: Mutex::new(()),
             last_write: AtomicU64::new(0),
             unwatched_state: AtomicU64::new(0),
+            linked: AtomicI32::new(0),
             maybe_suid: AtomicBool::new(false),
             no_capability: AtomicBool::new(false),
             left: RwLock::new(false),

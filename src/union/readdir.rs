@@ -108,6 +108,7 @@ impl Union {
                 Err(e) => return Err(e),
             };
             let ttl = self.ttl(&dir, node.place.read().upper);
+            let ttl = if self.changes_unseen(&node) { super::lookup::SHORT } else { ttl };
             if ttl == super::lookup::SHORT {
                 self.check_unwatched(&node, &attr);
             }

@@ -91,6 +91,7 @@ impl Union {
     fn let_go(&self, lost: &Lost) {
         let node = &lost.node;
         self.fds.forget_all(node.id, 0);
+        self.unwatch_linked(node);
         self.nodes.lose_copied(node);
         self.owed.told(node);
         if let Some(partial) = self.partial_of(node) {

@@ -157,7 +157,7 @@ impl Writer<'_, '_> {
         if let Some(group) = group {
             self.links.insert(group, name.to_vec());
         }
-        self.xattrs(object)?;
+        self.extended(object)?;
         match object.attr.kind {
             Kind::Symlink => {
                 let target = object.target().map_err(failed)?;
@@ -183,14 +183,23 @@ impl Writer<'_, '_> {
         self.builder.append_link(header, path_of(name), target).map_err(write_failed)
     }
 
-    fn xattrs(&mut self, object: &Object) -> Result<()> {
+    /// The records before the header: what does not fit in it.
+    fn extended(&mut self, object: &Object) -> Result<()> {
         let all = objects::xattrs(object).map_err(|e| Error::sys("read the xattrs", e))?;
-        let keys: Vec<(String, Vec<u8>)> = all
-            .into_iter()
-            .filter_map(|(key, value)| {
-                Some((format!("SCHILY.xattr.{}", String::from_utf8(key).ok()?), value))
-            })
-            .collect();
+        let mut keys: Vec<(String, Vec<u8>)> = Vec::new();
+        if object.attr.mtime.nsec != 0 || object.attr.mtime.sec < 0 {
+            keys.push(("mtime".into(), object.attr.mtime.decimal().into_bytes()));
+        }
+        for (key, value) in all {
+            // GNU tar and bsdtar take ACLs from these, container tools from the xattrs.
+            let acl = match key.as_slice() {
+                objects::ACL_ACCESS => Some("SCHILY.acl.access"),
+                objects::ACL_DEFAULT => Some("SCHILY.acl.default"),
+                _ => None,
+            };
+            keys.extend(acl.zip(acl_text(&value)).map(|(key, text)| (key.into(), text.into_bytes())));
+            keys.extend(String::from_utf8(key).ok().map(|key| (format!("SCHILY.xattr.{key}"), value)));
+        }
         if keys.is_empty() {
             return Ok(());
         }
@@ -246,6 +255,31 @@ fn header(attr: &Attr) -> Header {
     header.set_mtime(u64::try_from(attr.mtime.sec).unwrap_or(0));
     header.set_size(0);
     header
+}
+
+/// An ACL as acl(5) writes it, with numbers for names, from the form that it has as an xattr (linux/posix_acl_xattr.h):
+/// a version, then a tag, permissions and an id for each entry. `None` when it is none.
+fn acl_text(value: &[u8]) -> Option<String> {
+    let entries = value.strip_prefix(&2u32.to_le_bytes())?;
+    let entry = |e: &[u8]| {
+        let half = |at: usize| u16::from_le_bytes([e[at], e[at + 1]]);
+        let id = u32::from_le_bytes([e[4], e[5], e[6], e[7]]);
+        let (tag, id) = match half(0) {
+            0x01 => ("user", String::new()),
+            0x02 => ("user", id.to_string()),
+            0x04 => ("group", String::new()),
+            0x08 => ("group", id.to_string()),
+            0x10 => ("mask", String::new()),
+            0x20 => ("other", String::new()),
+            _ => return None,
+        };
+        let may = |bit: u16, letter: char| if half(2) & bit != 0 { letter } else { '-' };
+        Some(format!("{tag}:{id}:{}{}{}", may(4, 'r'), may(2, 'w'), may(1, 'x')))
+    };
+    if entries.is_empty() || entries.len() % 8 != 0 {
+        return None;
+    }
+    entries.chunks_exact(8).map(entry).collect::<Option<Vec<_>>>().map(|all| all.join(","))
 }
 
 fn path_of(bytes: &[u8]) -> &Path {
