@@ -160,3 +160,69 @@ g"; echo x > 'say "x" \'; echo x > '"q"'; printf x > "$(printf '\377')""#,
     let paths: Vec<&str> = rows.as_array().unwrap().iter().map(|r| r["path"].as_str().unwrap()).collect();
     assert_eq!(paths, [r#""\"q\"""#, "f\ng", r#"say "x" \"#, r#""\377""#]);
 }
+
+#[test]
+fn a_root_that_is_another_directory_now_is_refused() {
+    let w = World::new();
+    w.shell("mkdir ../p ../out; echo one > ../p/f");
+    let root = w.at("home/p");
+    let root = root.to_str().unwrap();
+    w.quietly(&["run", "--root", root, "-s", "add", "--", "sh", "-c", &format!("echo evil > {root}/keys")]);
+    w.quietly(&["run", "--root", root, "-s", "mod", "--", "sh", "-c", &format!("echo two >> {root}/f")]);
+    // A symlink, also one that leads to the very directory.
+    for target in ["out", "p2"] {
+        w.shell(&format!("mv ../p ../p2; ln -s {target} ../p"));
+        for args in [
+            &["apply", "-y", "-s", "add"][..],
+            &["run", "-s", "add", "--", "true"],
+            &["mount", "-s", "add", w.at("mnt").to_str().unwrap()],
+            &["rebase", "-s", "add"],
+        ] {
+            let (code, _, err) = run(&w, args);
+            assert!(
+                code != 0 && err.contains("is a symlink now") && err.contains("hint: "),
+                "{args:?}: {err}"
+            );
+        }
+        assert!(w.quietly(&["show", "add"]).contains("is a symlink now"));
+        assert_eq!(w.shell("ls ../out; ls ../p2; rm ../p; mv ../p2 ../p"), "f\n");
+    }
+    // Another directory, without the files that the session knows.
+    w.shell("mv ../p ../p2; mkdir ../p");
+    for name in ["add", "mod"] {
+        let (code, _, err) = run(&w, &["apply", "-y", "-s", name]);
+        assert_eq!(code, 3, "{err}");
+        assert!(err.contains("another directory") && err.contains("--new-root"), "{err}");
+        assert_ne!(run(&w, &["run", "-s", name, "--", "true"]).0, 0);
+    }
+    assert_eq!(w.shell("ls ../p"), "");
+    // One with those files is the same project, as after `git clone`; any other when a person says so.
+    w.shell("echo one > ../p/f");
+    let (code, _, err) = run(&w, &["apply", "-n", "-s", "mod"]);
+    assert!(err.contains("1 of 1 files are as they were"), "{code} {err}");
+    assert_eq!(run(&w, &["rebase", "-s", "mod"]).0, 0);
+    assert_eq!(run(&w, &["rebase", "-s", "add", "--new-root"]).0, 0);
+    for name in ["add", "mod"] {
+        w.quietly(&["apply", "-y", "-s", name]);
+    }
+    assert_eq!(w.shell("cat ../p/f ../p/keys; ls ../p2"), "one\ntwo\nevil\nf\n");
+}
+
+#[test]
+fn variables_of_common_names_are_the_callers() {
+    let w = World::new();
+    let show = ["--", "sh", "-c", "echo $SESSION_ID $SBX_FUSE_SESSION; test -n $SBX_FUSE_SESSION_ID"];
+    let set = ["run", "-s", "e", "--env", "SESSION_ID=mine"];
+    assert_eq!(w.quietly(&[&set[..], &show].concat()), "mine e\n");
+}
+
+#[test]
+fn a_store_that_cannot_be_written_is_a_run_that_does_not_work() {
+    let w = World::new();
+    w.quietly(&["new", "x"]);
+    w.shell("chmod -R a-w ~/.local/state/sbx-fuse");
+    let (code, out, _) = run(&w, &["doctor"]);
+    w.shell("chmod -R u+w ~/.local/state/sbx-fuse");
+    assert_eq!(code, 6, "{out}");
+    assert!(out.contains("run does not work here; sbx-fuse mount does not work here"), "{out}");
+}

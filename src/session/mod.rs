@@ -26,7 +26,7 @@ mod store;
 mod usage;
 
 pub use archive::{Archived, Encryption, Header as ArchiveHeader, Key, Restore, Restored, Suspend};
-pub use archive_lower::{LowerId, LowerMatch, Sample};
+pub use archive_lower::{DirId, LowerId, LowerMatch, Sample};
 pub use config::{
     Config, Cpus, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size,
     UndoConfig, read_config, user_file,

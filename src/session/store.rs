@@ -1,6 +1,7 @@
 //! Sessions on disk: where they are, making one, finding one, removing one.
 
 use super::archive::Archived;
+use super::archive_lower::DirId;
 use super::config::{LimitsConfig, PolicyConfig, QuotaConfig};
 use super::lock::{self, Holder, Lock, Role};
 use super::meta::{META_VERSION, Meta, PathBytes, RootMeta};
@@ -223,11 +224,17 @@ impl Store {
             let work = open_dir(&dir.join("work"))?;
             let features = layer::probe(work.as_fd())
                 .map_err(|e| Error::on_path("use", dir.as_os_str().as_bytes(), e))?;
+            let id = match DirId::at(&root.path) {
+                Ok(id) if !root.private => Some(id),
+                Ok(_) | Err(Errno::ENOENT) => None,
+                Err(e) => return Err(Error::on_path("use the root", root.path.as_os_str().as_bytes(), e)),
+            };
             let list = if root.private { &mut private } else { &mut metas };
             list.push(RootMeta {
                 path: PathBytes::from(root.path.as_path()),
                 name: PathBytes(root.name.clone()),
                 features,
+                id,
             });
         }
         let created = now();
@@ -500,6 +507,11 @@ impl<'a> Root<'a> {
     pub fn meta(&self) -> &'a RootMeta {
         let meta = &self.session.meta;
         meta.roots.get(self.index).unwrap_or_else(|| &meta.private[self.index - meta.roots.len()])
+    }
+
+    /// The session.
+    pub(super) fn session(&self) -> &'a Session {
+        self.session
     }
 
     /// The real directory.
