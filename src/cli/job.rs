@@ -404,6 +404,6 @@ fn environment(
         rules.set.push(("TMPDIR".into(), home.join(TEMPS).into()));
     }
     rules.set.push(("SBX_FUSE_SESSION".into(), OsString::from(&session.name)));
-    rules.set.push(("SESSION_ID".into(), OsString::from(&session.meta.id)));
+    rules.set.push(("SBX_FUSE_SESSION_ID".into(), OsString::from(&session.meta.id)));
     Ok(rules.apply(std::env::vars_os()))
 }
