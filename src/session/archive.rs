@@ -12,7 +12,7 @@
 //!
 //! `restore` fills a hidden directory, verifies, and then exchanges it with the stub or gives it its name.
 
-use super::archive_lower::LowerId;
+use super::archive_lower::{DirId, LowerId};
 use super::archive_read::{self, Terms, Unpacked};
 use super::archive_seal::{Seal, SealReader, SealWriter};
 use super::archive_write::{self, Packer};
@@ -23,6 +23,7 @@ use super::{names, remove_tree, roots};
 use crate::base::{Errno, Error, Result, quote};
 use crate::layer::{self, WhiteoutForm};
 use crate::sys::{data, dir, file};
+use nix::fcntl::Flock;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, Write};
@@ -345,7 +346,7 @@ fn write(
     temp.truncate(200);
     temp.extend(format!(".{}.part", names::random_hex::<8>()?).into_bytes());
     let path = dir.join(std::ffi::OsStr::from_bytes(&temp));
-    let done = write_part(&path, session, header, encryption, progress).and_then(|done| {
+    let done = write_part(&path, session, header, encryption, progress).and_then(|(done, _held)| {
         let flags = libc::RENAME_NOREPLACE;
         file::renameat(parent.as_fd(), &temp, parent.as_fd(), name.as_bytes(), flags)
             .and_then(|()| data::fsync(parent.as_fd(), false))
@@ -367,13 +368,13 @@ fn write_part(
     header: &Header,
     encryption: Option<Encryption>,
     progress: &mut dyn FnMut(u64),
-) -> Result<(u64, Seal)> {
+) -> Result<((u64, Seal), Flock<std::fs::File>)> {
     let told = |e: std::io::Error| Error::on_path("write", path.as_os_str().as_bytes(), e);
     let plain = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let part = plain.map_err(|e| told(e).hint(NAME_ANOTHER))?;
-    // Held until the end, so that `gc` knows that it is being written.
+    // Held until it has its name, so that `gc` knows that somebody is at work on it.
     let held = part.try_clone().map_err(told)?;
-    let held = nix::fcntl::Flock::lock(held, nix::fcntl::FlockArg::LockExclusiveNonblock)
+    let held = Flock::lock(held, nix::fcntl::FlockArg::LockExclusiveNonblock)
         .map_err(|(_, e)| Error::sys("lock the archive", e))?;
     let outer = match encryption {
         None => Outer::Plain(part),
@@ -390,8 +391,7 @@ fn write_part(
     };
     part.sync_all().map_err(told)?;
     let size = part.metadata().map_err(told)?.len();
-    drop(held);
-    Ok((size, seal))
+    Ok(((size, seal), held))
 }
 
 fn encryptor(how: Encryption) -> Result<age::Encryptor> {
@@ -654,6 +654,10 @@ impl Store {
                 return Err(odd("it needs a file system with user xattrs, which this is not"));
             }
             root.features.reflink = here.reflink;
+        }
+        // Whoever restores was asked whether these are the right ones; what is not there is known by its path only.
+        for root in &mut meta.roots {
+            root.id = DirId::at(root.path.as_path()).ok();
         }
         let mut said = Vec::new();
         if unpacked.disowned > 0 {
