@@ -601,7 +601,15 @@ impl Store {
         if !good || inner.get_ref().seal() != Some(seal) {
             return Err(Error::failure(ended));
         }
-        let (meta, mut said) = self.finish(dir, &header, here, &unpacked)?;
+        let (mut meta, mut said) = self.finish(dir, &header, here, &unpacked)?;
+        if !trust.own && !meta.policy.show.is_empty() {
+            let shown = std::mem::take(&mut meta.policy.show).join(" ");
+            said.push(format!(
+                "it had {} shown to its commands, which is only taken where it was written",
+                quote(shown.as_bytes())
+            ));
+            store::write_meta(dir, &meta)?;
+        }
         if !trust.own && forget_applied(&top)? {
             said.push("what it had applied cannot be undone here: the log of that is only trusted where it was written".into());
         }
