@@ -13,7 +13,10 @@ use crate::review;
 use crate::sandbox::{
     self, Bind, Caught, Enforced, EnvRules, Inherited, Outcome, Spec, bwrap_missing, find_program,
 };
-use crate::session::{Client, Config, Lock, MARKER, PathBytes, Place, Role, Session, Store, mounted};
+use crate::session::{
+    Client, Config, ENV_SESSION, ENV_SESSION_ID, Lock, MARKER, PathBytes, Place, Role, Session, Store,
+    mounted,
+};
 use clap::Args;
 use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
@@ -393,7 +396,7 @@ fn environment(
     if let Some(home) = private {
         rules.set.push(("TMPDIR".into(), home.join(TEMPS).into()));
     }
-    rules.set.push(("SBX_FUSE_SESSION".into(), OsString::from(&session.name)));
-    rules.set.push(("SBX_FUSE_SESSION_ID".into(), OsString::from(&session.meta.id)));
+    rules.set.push((ENV_SESSION.into(), OsString::from(&session.name)));
+    rules.set.push((ENV_SESSION_ID.into(), OsString::from(&session.meta.id)));
     Ok(rules.apply(std::env::vars_os()))
 }

@@ -43,5 +43,5 @@ pub use recover::{STAGED_PARTS, recover};
 pub use remove::remove_tree;
 pub use roots::{ChosenRoot, Home, add_home, choose as choose_roots};
 pub use rules::{Sources, from_command_line};
-pub use store::{Root, Session, Store};
+pub use store::{ENV_SESSION, ENV_SESSION_ID, Root, Session, Store};
 pub use usage::Usage;

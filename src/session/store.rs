@@ -17,7 +17,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The environment variable that names the session of a command.
-const ENV_SESSION: &str = "SBX_FUSE_SESSION";
+pub const ENV_SESSION: &str = "SBX_FUSE_SESSION";
+
+/// The one that tells a command in a sandbox the id of that session.
+pub const ENV_SESSION_ID: &str = "SBX_FUSE_SESSION_ID";
 
 /// How long to wait for others that make sessions at the same time.
 const TURN: Duration = Duration::from_secs(60);
@@ -310,14 +313,20 @@ impl Store {
     }
 
     /// The session a command in the directory `cwd` means: the one `$SBX_FUSE_SESSION` names, else the newest that
-    /// is mounted around `cwd` or has a root around it.
+    /// is mounted around `cwd` or has a root around it. In a sandbox the variable names the session around it, which is
+    /// none of this store.
     ///
     /// # Errors
     /// `Usage` when there is none.
     pub fn find_default(&self, cwd: &Path) -> Result<Session> {
         if let Some(name) = std::env::var_os(ENV_SESSION).filter(|n| !n.is_empty()) {
             let name = names::check(name.as_bytes())?;
-            return self.get(name).map_err(|e| e.context(format!("{ENV_SESSION} is set to {name}")));
+            let around = std::env::var_os(ENV_SESSION_ID).is_some()
+                && file::stat_at(self::cwd(), self.sessions().join(name).as_os_str().as_bytes())
+                    == Err(Errno::ENOENT);
+            if !around {
+                return self.get(name).map_err(|e| e.context(format!("{ENV_SESSION} is set to {name}")));
+            }
         }
         let here = cwd.canonicalize().unwrap_or_else(|_| cwd.to_owned());
         let holds = |s: &Session| {
