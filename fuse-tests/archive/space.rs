@@ -171,8 +171,9 @@ fn leftovers() {
          touch -d '1 hour ago' sessions/{.restore-1,.stub-2,.new-3} archives/.s.tar.zst.00.part",
     );
     // What its maker has written to and does not hold any more is nobody's, however young.
-    assert!(w.ok(&["usage"]).contains("(left by crashes)"));
-    assert!(w.run(&["doctor"]).1.contains(".restore-killed"));
+    let said = |args: &[&str]| String::from_utf8(w.on("state", args).stdout).unwrap();
+    assert!(said(&["usage"]).contains("(left by crashes)"));
+    assert!(said(&["doctor"]).contains(".restore-killed"));
     let v = json(&w, &["gc", "--json"]);
     assert_eq!(v["removed"].as_array().unwrap().len(), 7, "{v}");
     assert_eq!(w.entries("state"), [".restore-young", ".young.00.part", "s"]);

@@ -64,7 +64,8 @@ const LEAD_THERE: [&str; 5] =
 /// is brought back is so as it is on the host.
 pub(super) fn kept(rules: &Rules) -> Vec<PathBuf> {
     let led = LEAD_THERE.iter().filter_map(|p| Path::new(p).canonicalize().ok());
-    let led = led.filter(|p| p.is_file() && DIRS.iter().any(|d| p.starts_with(d)));
+    let is_file = |p: &Path| p.symlink_metadata().is_ok_and(|m| m.is_file());
+    let led = led.filter(|p| is_file(p) && DIRS.iter().any(|d| p.starts_with(d)));
     let mut all: Vec<PathBuf> = KEPT.iter().map(PathBuf::from).chain(led).collect();
     all.retain(|path| {
         let (access, beneath) = rules.walk(path);

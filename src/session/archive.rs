@@ -15,6 +15,7 @@
 use super::archive_lower::{DirId, LowerId};
 use super::archive_read::{self, Terms, Unpacked};
 use super::archive_seal::{Seal, SealReader, SealWriter};
+use super::archive_trust;
 use super::archive_write::{self, Packer};
 use super::lock::{Lock, Role};
 use super::meta::{Meta, PathBytes};
@@ -22,7 +23,7 @@ use super::store::{self, Session, Store, cwd, make_dir, now, open_dir};
 use super::{names, remove_tree, roots};
 use crate::base::{Errno, Error, Result, quote};
 use crate::layer::{self, WhiteoutForm};
-use crate::sys::{data, dir, file};
+use crate::sys::{data, file};
 use nix::fcntl::Flock;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -602,16 +603,8 @@ impl Store {
             return Err(Error::failure(ended));
         }
         let (mut meta, mut said) = self.finish(dir, &header, here, &unpacked)?;
-        if !trust.own && !meta.policy.show.is_empty() {
-            let shown = std::mem::take(&mut meta.policy.show).join(" ");
-            said.push(format!(
-                "it had {} shown to its commands, which is only taken where it was written",
-                quote(shown.as_bytes())
-            ));
-            store::write_meta(dir, &meta)?;
-        }
-        if !trust.own && forget_applied(&top)? {
-            said.push("what it had applied cannot be undone here: the log of that is only trusted where it was written".into());
+        if !trust.own {
+            said.append(&mut archive_trust::distrust(&top, dir, &mut meta)?);
         }
         data::syncfs(top.as_fd()).map_err(|e| Error::sys("write the session", e))?;
         Ok((header, meta, said, lock))
@@ -687,19 +680,6 @@ struct Trust {
     own: bool,
     /// Set-uid and set-gid files are taken.
     setuid: bool,
-}
-
-/// Removes the log of what was applied and what that replaced: whoever could write it could have the next command do
-/// to the real tree what the log calls taking back. Says whether there was an application.
-fn forget_applied(session: &std::os::fd::OwnedFd) -> Result<bool> {
-    let told = |e: Errno| Error::on_path("remove", &b"apply"[..], e);
-    let had = match file::openat(session.as_fd(), b"apply", libc::O_RDONLY | libc::O_DIRECTORY, 0) {
-        Ok(dir) => dir::entries(dir.as_fd()).map_err(told)?.iter().any(|e| &*e.name != b"lock"),
-        Err(Errno::ENOENT) => return Ok(false),
-        Err(e) => return Err(told(e)),
-    };
-    remove_tree(session.as_fd(), b"apply").map_err(told)?;
-    Ok(had)
 }
 
 /// Whether a path is absolute and has neither `.`, `..` nor empty parts.

@@ -8,6 +8,7 @@ mod archive_lower;
 mod archive_pax;
 mod archive_read;
 mod archive_seal;
+mod archive_trust;
 mod archive_write;
 mod config;
 mod control;
