@@ -35,8 +35,7 @@ pub fn what(fd: BorrowedFd<'_>) -> Sys<What> {
 /// # Errors
 /// When they cannot be listed; as `fcntl(2)`.
 pub fn pass_on_pipes_only() -> Sys<()> {
-    // SAFETY: only borrowed for the calls in it, which fail for a descriptor that is not open.
-    pass_on(|fd| Ok(what(unsafe { BorrowedFd::borrow_raw(fd) })?.kind == libc::S_IFIFO))
+    pass_on(|what| what.kind == libc::S_IFIFO)
 }
 
 /// As [`pass_on_pipes_only`], without the pipes: whoever waits for the end of one would wait for that program.
@@ -44,18 +43,20 @@ pub fn pass_on_pipes_only() -> Sys<()> {
 /// # Errors
 /// As [`pass_on_pipes_only`].
 pub fn pass_on_nothing() -> Sys<()> {
-    pass_on(|_| Ok(false))
+    pass_on(|_| false)
 }
 
-fn pass_on(keeps: impl Fn(i32) -> Sys<bool>) -> Sys<()> {
+fn pass_on(keeps: impl Fn(What) -> bool) -> Sys<()> {
     point()?;
     let list = std::fs::read_dir("/proc/self/fd").map_err(Errno::from)?;
     let all = list.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     for fd in all.filter(|&fd| fd >= FIRST).collect::<Vec<_>>() {
-        let done = keeps(fd).and_then(|keep| if keep { Ok(()) } else { set_close_on_exec(fd) });
-        match done {
+        // SAFETY: only borrowed for the calls in it, which fail for a descriptor that is not open.
+        match what(unsafe { BorrowedFd::borrow_raw(fd) }) {
             // It was that of the list.
-            Ok(()) | Err(Errno::EBADF) => {}
+            Err(Errno::EBADF) => {}
+            Ok(what) if keeps(what) => {}
+            Ok(_) => set_close_on_exec(fd)?,
             Err(e) => return Err(e),
         }
     }
