@@ -164,13 +164,18 @@ fn leftovers() {
     let w = World::new();
     idle(&w, "s", 1);
     w.shell(
-        "cd ../state/sbx-fuse; mkdir -p archives sessions/{.trash-x,.restore-1/a,.stub-2,.new-3,.restore-young}; \
-         echo x > sessions/.restore-1/a/b; echo x > archives/.s.tar.zst.00.part; echo x > archives/.young.00.part; \
+        "cd ../state/sbx-fuse; mkdir -p archives sessions/{.trash-x,.restore-1/a,.stub-2,.new-3,.restore-young,.restore-killed}; \
+         echo x > sessions/.restore-1/a/b; echo x > archives/.s.tar.zst.00.part; touch archives/.young.00.part; \
+         echo x > archives/.killed.00.part; echo '{}' > sessions/.restore-killed/lock; touch sessions/.restore-young/lock; \
          chmod 0 sessions/.restore-1/a; \
          touch -d '1 hour ago' sessions/{.restore-1,.stub-2,.new-3} archives/.s.tar.zst.00.part",
     );
+    // What its maker has written to and does not hold any more is nobody's, however young.
+    let said = |args: &[&str]| String::from_utf8(w.on("state", args).stdout).unwrap();
+    assert!(said(&["usage"]).contains("(left by crashes)"));
+    assert!(said(&["doctor"]).contains(".restore-killed"));
     let v = json(&w, &["gc", "--json"]);
-    assert_eq!(v["removed"].as_array().unwrap().len(), 5, "{v}");
+    assert_eq!(v["removed"].as_array().unwrap().len(), 7, "{v}");
     assert_eq!(w.entries("state"), [".restore-young", ".young.00.part", "s"]);
 }
 

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
     }
     let trials = trials![
         confine::open_files_of_the_caller_lead_nowhere,
+        confine::sockets_of_services_are_none_of_the_commands,
         confine::only_the_hosts_named_are_reached,
         confine::abstract_sockets_of_the_host_are_none_of_the_network,
         confine::the_screen_is_reached_only_when_asked_for,

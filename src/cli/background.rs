@@ -2,6 +2,7 @@
 
 use super::output::{self, Out};
 use crate::base::{Error, Result, quote};
+use crate::sys::descriptors;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
@@ -21,6 +22,8 @@ enum Word {
 /// # Errors
 /// When it cannot be started or ends without a word; what it said then is in `log`.
 pub(super) fn start(mut command: Command, log: Option<&Path>) -> Result<u8> {
+    // A lock or a pipe of our caller's would be held as long as the mount is there.
+    descriptors::pass_on_nothing().map_err(|e| Error::sys("keep what is open to ourselves", e))?;
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|e| Error::sys("start the server", e))?;
     let mut line = String::new();

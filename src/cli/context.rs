@@ -208,11 +208,18 @@ pub(super) fn root_dirs(session: &Session) -> Result<Vec<RootDirs>> {
     session
         .roots()
         .map(|r| {
-            let mut dirs = RootDirs::open(r.lower_dir(), &r.upper_dir(), &r.work_dir(), r.meta().features)
-                .map_err(|e| {
-                    e.context(format!("session {} cannot be used", session.name))
-                        .hint(put_back(&session.name))
-                })?;
+            let told = |e: Error| {
+                let hint = e.hint.clone().unwrap_or_else(|| put_back(&session.name));
+                e.context(format!("session {} cannot be used", session.name)).hint(hint)
+            };
+            let (real, note) = r.open_lower().map_err(told)?;
+            if let Some(note) = note {
+                output::note(&format!("session {}: {note}", session.name));
+            }
+            let (upper, work) = (r.upper_dir(), r.work_dir());
+            let mut dirs = RootDirs::open(r.lower_dir(), &upper, &work, r.meta().features).map_err(told)?;
+            // The path may lead elsewhere since.
+            dirs.real = real;
             dirs.root = u16::try_from(r.index()).unwrap_or(u16::MAX);
             dirs.kept = session.applied_dir();
             Ok(dirs)

@@ -19,10 +19,10 @@ use std::process::{Command, Stdio};
 
 /// Check everything this host must have, and say how to get what it lacks
 ///
-/// Exits with 6 when neither way of mounting works.
+/// Exits with 6 when `run` does not work here.
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
-    /// Take away what servers that died left: dead mounts and sockets; and repair their sessions
+    /// Take away what servers that died left: dead mounts and sockets, unfinished archives; and repair their sessions
     #[arg(long)]
     fix: bool,
     /// Print a JSON object
@@ -81,10 +81,11 @@ pub(super) fn run(args: DoctorArgs) -> Result<u8> {
     let helper = helper();
     let helper_works = helper.verdict == Verdict::Ok && device.verdict == Verdict::Ok;
     let own = probe.can != Capability::None;
-    let bwrap = bwrap();
+    let (bwrap, state) = (bwrap(), state());
+    let kept = state.verdict != Verdict::Fail;
     let json = Json {
-        run: (own || helper_works) && bwrap.verdict == Verdict::Ok,
-        mount: probe.can == Capability::Privileged || helper_works,
+        run: kept && (own || helper_works) && bwrap.verdict == Verdict::Ok,
+        mount: kept && (probe.can == Capability::Privileged || helper_works),
         checks: vec![
             device,
             namespaces(&probe),
@@ -92,7 +93,7 @@ pub(super) fn run(args: DoctorArgs) -> Result<u8> {
             helper,
             allow_other(),
             bwrap,
-            state(),
+            state,
             open_files(),
             inotify(),
             limits(),
@@ -106,7 +107,7 @@ pub(super) fn run(args: DoctorArgs) -> Result<u8> {
         show(&mut out, &json)?;
     }
     out.flush()?;
-    Ok(if own || helper_works { 0 } else { ErrorKind::Missing.exit_code() })
+    Ok(if json.run { 0 } else { ErrorKind::Missing.exit_code() })
 }
 
 fn show(out: &mut Out, json: &Json) -> Result<()> {
@@ -295,7 +296,7 @@ fn probe_dir(dir: &Path) -> std::result::Result<layer::Features, Errno> {
 fn wreckage() -> Check {
     const NAME: &str = "left behind";
     match Wreckage::find().map(|w| w.summary()) {
-        Ok(None) => Check::ok(NAME, "nothing: no dead mounts, no dead sockets"),
+        Ok(None) => Check::ok(NAME, "nothing: no dead mounts, no dead sockets, nothing unfinished"),
         Ok(Some(what)) => Check::warn(NAME, what, "run: sbx-fuse doctor --fix"),
         Err(e) => Check::warn(NAME, e.message, e.hint.unwrap_or_default()),
     }

@@ -7,12 +7,16 @@ use super::display;
 use super::mounting::{self, Way};
 use super::output;
 use super::serve::{ENDING, Served, What, runtime_dir};
+use super::services;
 use crate::base::{Error, ErrorKind, Net, PRIVATE_TEMPS, Result, Target, quote};
 use crate::review;
 use crate::sandbox::{
     self, Bind, Caught, Enforced, EnvRules, Inherited, Outcome, Spec, bwrap_missing, find_program,
 };
-use crate::session::{Client, Config, Lock, MARKER, PathBytes, Place, Role, Session, Store, mounted};
+use crate::session::{
+    Client, Config, ENV_SESSION, ENV_SESSION_ID, Lock, MARKER, PathBytes, Place, Role, Session, Store,
+    mounted,
+};
 use clap::Args;
 use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
@@ -25,18 +29,6 @@ const NOT_FOUND: u8 = 127;
 
 /// How long a session that is just ending or just held by another command is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Sockets of services that would act on the host for whoever may connect to them.
-const SERVICES: [&str; 8] = [
-    "/run/docker.sock",
-    "/run/podman/podman.sock",
-    "/run/containerd/containerd.sock",
-    "/run/crio/crio.sock",
-    "/run/dbus/system_bus_socket",
-    "/run/snapd.socket",
-    "/run/libvirt/libvirt-sock",
-    "/var/lib/lxd/unix.socket",
-];
 
 /// How a command is confined.
 #[derive(Debug, Args)]
@@ -336,7 +328,8 @@ fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec>
     let hidden_in_view: Vec<PathBuf> = state.into_iter().chain(sockets).collect();
     let runtimes = runtime.into_iter().chain([usual]).filter_map(real);
     let hidden = hidden_in_view.iter().cloned().chain(runtimes).collect();
-    let masked = SERVICES.iter().filter_map(|s| real(PathBuf::from(s))).collect();
+    let net = net(&job.confine.net, &allowed)?;
+    let masked = services::masked(&net)?;
     let mut spec = Spec {
         binds,
         hidden,
@@ -344,7 +337,7 @@ fn spec(job: &Job, store: &Store, session: &Session, mnt: &Path) -> Result<Spec>
         masked,
         rules,
         cwd: cwd.to_owned(),
-        net: net(&job.confine.net, &allowed)?,
+        net,
         shared: if job.confine.gui { display::shared()? } else { Vec::new() },
         made: private.iter().map(|h| h.join(TEMPS)).collect(),
         env: environment(&job.confine, &allowed, session, private.as_deref())?,
@@ -403,7 +396,7 @@ fn environment(
     if let Some(home) = private {
         rules.set.push(("TMPDIR".into(), home.join(TEMPS).into()));
     }
-    rules.set.push(("SBX_FUSE_SESSION".into(), OsString::from(&session.name)));
-    rules.set.push(("SESSION_ID".into(), OsString::from(&session.meta.id)));
+    rules.set.push((ENV_SESSION.into(), OsString::from(&session.name)));
+    rules.set.push((ENV_SESSION_ID.into(), OsString::from(&session.meta.id)));
     Ok(rules.apply(std::env::vars_os()))
 }

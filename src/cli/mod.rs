@@ -38,6 +38,7 @@ mod risk;
 mod rm;
 mod run;
 mod serve;
+mod services;
 mod show;
 mod state;
 mod status;

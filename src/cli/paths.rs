@@ -1,5 +1,6 @@
 //! Paths that a person names, as places in a session.
 
+use super::output;
 use crate::base::{Error, RelPath, Result, quote};
 use crate::review::{Selection, Settled};
 use crate::session::Session;
@@ -17,19 +18,23 @@ pub(super) fn cwd() -> Result<PathBuf> {
 }
 
 /// Where `arg` may lie in the session, likeliest first: as a real path beneath a root, as one beneath the mount, or, if
-/// relative, as `changes` shows it. Relative paths are meant from the current directory first.
+/// relative, as `changes` shows it. What is there from the current directory is meant and nothing else.
 ///
 /// # Errors
 /// `Usage` when it lies in no root.
 pub(super) fn locate(session: &Session, arg: &Path) -> Result<Vec<(u16, RelPath)>> {
     let cwd = cwd()?;
     let absolute = absolute(&cwd, arg);
-    let by_real = session.roots().find_map(|r| beneath(&absolute, r.lower_dir()).map(|p| (r.index(), p)));
+    let in_roots =
+        |at: &Path| session.roots().find_map(|r| beneath(at, r.lower_dir()).map(|p| (r.index(), p)));
+    let by_real = in_roots(&absolute).or_else(|| in_roots(&resolved(&absolute)?));
     let by_mount = || within(session, beneath(&absolute, session.meta.mountpoint.as_ref()?.as_path())?);
     let top = Path::new("/");
     let as_shown = arg.is_relative().then(|| beneath(&self::absolute(top, arg), top)).flatten();
-    let as_shown = as_shown.and_then(|p| within(session, p));
-    let found = by_real.or_else(by_mount).into_iter().chain(as_shown);
+    let here = by_real.or_else(by_mount);
+    let is_here = here.is_some() && absolute.symlink_metadata().is_ok();
+    let as_shown = as_shown.and_then(|p| within(session, p)).filter(|p| !is_here && here.as_ref() != Some(p));
+    let found = here.into_iter().chain(as_shown);
     let found: Vec<_> = found.map(|(i, path)| (u16::try_from(i).unwrap_or(u16::MAX), path)).collect();
     if found.is_empty() {
         let roots: Vec<String> = session.meta.roots.iter().map(|r| r.path.to_string()).collect();
@@ -65,6 +70,12 @@ fn absolute(base: &Path, arg: &Path) -> PathBuf {
     out
 }
 
+/// `path` with the directory that it lies in made canonical, as far as that is there; its own name may be a change.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    let dir = path.ancestors().skip(1).find_map(|d| Some((d, d.canonicalize().ok()?)));
+    dir.and_then(|(dir, real)| Some(real.join(path.strip_prefix(dir).ok()?)))
+}
+
 fn beneath(path: &Path, root: &Path) -> Option<RelPath> {
     RelPath::new(path.strip_prefix(root).ok()?.as_os_str().as_bytes()).ok()
 }
@@ -93,11 +104,19 @@ pub(super) fn changed(session: &Session, arg: &Path, set: &[Settled]) -> Result<
         let one = Selection::Paths(vec![place.clone()]);
         set.iter().any(|s| one.takes(s))
     };
-    locate(session, arg)?.into_iter().find(has_changes).ok_or_else(|| {
+    let places = locate(session, arg)?;
+    let at = places.iter().position(has_changes).ok_or_else(|| {
         let shown = quote(arg.as_os_str().as_bytes());
         Error::usage(format!("session {} has no change at {shown}", session.name))
             .hint(format!("see: sbx-fuse changes -s {}", session.name))
-    })
+    })?;
+    let (root, path) = &places[at];
+    // A path with the name of one of several roots in front is hardly meant from here.
+    if at > 0 && session.meta.roots.len() == 1 {
+        let shown = quote(&shown(session, *root, path));
+        output::note(&format!("nothing is at {shown} in this directory: the session's {shown} is meant"));
+    }
+    Ok(places[at].clone())
 }
 
 /// How a path of the session is shown: from its root, of several with the root's name in front.

@@ -54,7 +54,8 @@ pub(super) fn run(args: PsArgs) -> Result<u8> {
         for Row { session, process: p } in &rows {
             let started = time(p.started);
             let started = started.get(..19).unwrap_or_default();
-            let command = if p.argv.is_empty() { format!("[{}]", p.comm) } else { p.argv.join(" ") };
+            let words: Vec<String> = p.argv.iter().map(|w| w.to_string()).collect();
+            let command = if words.is_empty() { format!("[{}]", p.comm) } else { words.join(" ") };
             let line = format!(
                 "{session:width$}  {:>7}  {:>7}  {}  {started:19}  {command}",
                 p.pid, p.parent, p.state

@@ -1,6 +1,6 @@
 //! `sbx-fuse rebase`: the session moved onto the real tree as it is now. Also what `apply --merge` does first.
 
-use super::context::Opened;
+use super::context::{self, Opened};
 use super::output::{self, Out};
 use super::{Which, paths};
 use crate::base::{Error, ErrorKind, Kind, Result, quote};
@@ -16,10 +16,18 @@ use clap::Args;
 pub(super) struct RebaseArgs {
     #[command(flatten)]
     which: Which,
+    /// Go on although a root is another directory than the one the session was made on, also one without its files
+    #[arg(long)]
+    new_root: bool,
 }
 
 pub(super) fn run(args: RebaseArgs) -> Result<u8> {
-    let mut opened = Opened::open(&args.which)?;
+    let mut session = context::select(&args.which)?;
+    if args.new_root {
+        let lock = session.lock()?;
+        session.adopt_lowers(&lock)?;
+    }
+    let mut opened = Opened::of(session)?;
     let set = opened.settled()?;
     let conflicts = conflicts(&opened, &set)?;
     let moved = move_bases(&mut opened, &set, &conflicts, false)?;

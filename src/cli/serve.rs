@@ -321,6 +321,11 @@ fn config(what: &What<'_>, store: &Store, rules: &Rules, journal: Arc<Journal>) 
         let meta = root.meta();
         let name = Name::new(meta.name.as_bytes())
             .map_err(|e| Error::on_path("use the name", meta.name.as_bytes(), e))?;
+        // A private one has no real directory that anything is applied to.
+        let lower = match root.index() < what.session.meta.roots.len() {
+            true => root.open_lower()?.0,
+            false => open(root.lower_dir())?,
+        };
         roots.push(RootConfig {
             name,
             real_path: meta.path.as_bytes().to_vec(),
@@ -330,7 +335,7 @@ fn config(what: &What<'_>, store: &Store, rules: &Rules, journal: Arc<Journal>) 
                 features: meta.features,
                 shared: false,
             }),
-            lowers: vec![LayerConfig { dir: open(root.lower_dir())?, kind: LayerKind::Plain }],
+            lowers: vec![LayerConfig { dir: lower, kind: LayerKind::Plain }],
         });
     }
     let mut hidden = Vec::new();

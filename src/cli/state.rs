@@ -1,8 +1,7 @@
 //! What a session is doing, why, and what to do about it.
 
-use crate::base::{Errno, Result};
+use crate::base::Result;
 use crate::session::{Holder, Role, Session};
-use crate::sys::file;
 use serde::Serialize;
 
 /// What a session is doing.
@@ -87,7 +86,7 @@ impl Told {
                 )
             }
             (None, at) => match lost(session) {
-                Some(why) => told(State::Broken, why, put_back(name)),
+                Some((why, way_out)) => told(State::Broken, why, way_out),
                 None if at.is_some() => told(
                     State::Resting,
                     "its server died".into(),
@@ -114,15 +113,9 @@ pub(super) fn put_back(name: &str) -> String {
     format!("put it back, or throw the session away with: sbx-fuse rm {name}")
 }
 
-/// What a session cannot do without and that is not there.
-fn lost(session: &Session) -> Option<String> {
-    session.roots().find_map(|root| {
-        let (path, shown) = (root.meta().path.as_bytes(), &root.meta().path);
-        match file::stat_at(nix::fcntl::AT_FDCWD, path) {
-            Ok(attr) if attr.kind == crate::base::Kind::Dir => None,
-            Ok(_) => Some(format!("its root {shown} is no directory any more")),
-            Err(Errno::ENOENT) => Some(format!("its root {shown} is gone")),
-            Err(e) => Some(format!("its root {shown} cannot be reached: {e}")),
-        }
-    })
+/// What a session cannot do without and that is not there, and the way out.
+fn lost(session: &Session) -> Option<(String, String)> {
+    let e = session.roots().find_map(|root| root.open_lower().err())?;
+    let way_out = e.hint.unwrap_or_else(|| put_back(&session.name));
+    Some((e.message, way_out))
 }

@@ -1,12 +1,15 @@
-//! What servers that died left on this host: dead mounts, dead sockets, sessions that believe to be mounted.
+//! What servers and commands that died left on this host: dead mounts, dead sockets, sessions that believe to be
+//! mounted, unfinished archives.
 //!
 //! `doctor` counts it, `doctor --fix` takes it away. A session's own things are also cleaned by any command that uses it;
 //! here is what no session of this store answers for as well.
 
+use super::amounts::bytes;
 use super::context;
 use super::output;
 use super::serve::runtime_dir;
 use crate::base::{Error, Result, quote};
+use crate::session::gc::Leftover;
 use crate::session::{Mounted, Session, Store, is_dead, is_dead_socket, mounted, unmount_stale};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +19,8 @@ pub(super) struct Wreckage {
     mounts: Vec<Mounted>,
     sockets: Vec<PathBuf>,
     sessions: Vec<Session>,
+    store: Store,
+    leftovers: Vec<Leftover>,
 }
 
 impl Wreckage {
@@ -41,7 +46,8 @@ impl Wreckage {
         let ids: Vec<String> = held.iter().map(|s| format!("{}.sock", s.meta.id)).collect();
         let mut sockets = sockets()?;
         sockets.retain(|p| !ids.iter().any(|id| p.ends_with(id)) && is_dead_socket(p));
-        Ok(Wreckage { mounts, sockets, sessions })
+        let leftovers = store.leftovers()?;
+        Ok(Wreckage { mounts, sockets, sessions, store, leftovers })
     }
 
     /// What it is, the first few by name; `None` when there is nothing.
@@ -51,7 +57,12 @@ impl Wreckage {
         let mounts = self.mounts.iter().map(|m| place("a dead mount at", &m.at));
         let sockets = self.sockets.iter().map(|p| place("a dead socket", p));
         let sessions = self.sessions.iter().map(|s| format!("session {}, whose server died", s.name));
-        let mut said: Vec<String> = sessions.chain(mounts).chain(sockets).collect();
+        let leftover = |l: &Leftover| {
+            let path = quote(l.path.as_os_str().as_bytes());
+            format!("{path} ({}), whose maker died", bytes(l.bytes))
+        };
+        let leftovers = self.leftovers.iter().map(leftover);
+        let mut said: Vec<String> = sessions.chain(mounts).chain(sockets).chain(leftovers).collect();
         let more = said.len().saturating_sub(SHOWN);
         said.truncate(SHOWN);
         if more > 0 {
@@ -76,6 +87,10 @@ impl Wreckage {
         for mount in self.mounts.iter().rev().filter(|m| is_dead(&m.at)) {
             let shown = quote(mount.at.as_os_str().as_bytes());
             done(unmount_stale(&mount.at).map(|()| format!("took away the dead mount at {shown}")));
+        }
+        for leftover in &self.leftovers {
+            let shown = quote(leftover.path.as_os_str().as_bytes());
+            done(self.store.remove_leftover(leftover).map(|()| format!("removed {shown}, whose maker died")));
         }
         for socket in &self.sockets {
             let shown = socket.as_os_str().as_bytes();

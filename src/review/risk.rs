@@ -18,6 +18,7 @@ use std::os::fd::AsFd;
 /// Path patterns of what runs on the host, or decides what runs, without anybody starting it by name. A pattern holds
 /// at any depth and for everything beneath what it names.
 const RISKS: &[(&[&str], &str)] = &[
+    (&[".sbx-fuse.toml"], "says what commands in a sandbox may do here"),
     (&[".git/hooks"], "git runs hooks on the host"),
     (
         &[".git/config", ".git/config.worktree", ".git/modules/**/config", ".gitconfig", ".config/git"],
@@ -597,6 +598,7 @@ mod tests {
             "Makefile",
             "a/rules.mk",
             ".config/fish/config.fish",
+            "a/.sbx-fuse.toml",
         ] {
             assert!(rules.is_named(&rel(path)), "{path}");
         }

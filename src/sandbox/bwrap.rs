@@ -1,6 +1,7 @@
 //! The arguments of bwrap: what the sandbox sees, and what it may do.
 
 use super::inside::PLACE;
+use super::runtime;
 use super::veil::{self, Step};
 use crate::base::{Access, Error, ErrorKind, Net, PRIVATE_TEMPS, Result, Rules};
 use std::ffi::{OsStr, OsString};
@@ -27,7 +28,7 @@ pub struct Spec {
     pub hidden_in_view: Vec<PathBuf>,
     /// What of the host is hidden or denied. The views hold these rules themselves; this is for the rest.
     pub rules: Rules,
-    /// Files that must not be reached, such as sockets of services that would act on the host for us.
+    /// Sockets that must not be reached, such as those of services that would act on the host for us.
     pub masked: Vec<PathBuf>,
     /// The working directory.
     pub cwd: PathBuf,
@@ -69,6 +70,20 @@ impl Spec {
         all
     }
 
+    /// The directories of services, which a command without the network does not see, unless a root holds them.
+    fn service_dirs(&self) -> Vec<&'static Path> {
+        if self.net == Net::All {
+            return Vec::new();
+        }
+        let all = runtime::DIRS.into_iter().map(Path::new);
+        all.filter(|d| self.bind_of(d).is_none() && d.symlink_metadata().is_ok_and(|m| m.is_dir())).collect()
+    }
+
+    /// What of those it sees all the same.
+    fn kept_of_services(&self) -> Vec<PathBuf> {
+        runtime::kept(&self.rules.at_least(Access::Deny))
+    }
+
     /// Whether the sandbox sees the host's object at `path`: it lies in a root, or beneath nothing private.
     pub fn sees(&self, path: &Path) -> bool {
         if self.rules.walk(path).0 > Some(Access::ReadOnly)
@@ -78,7 +93,11 @@ impl Spec {
         }
         match self.bind_of(path) {
             Some(_) => !self.hidden.iter().any(|h| path.starts_with(h) && self.bind_of(h).is_some()),
-            None => !self.private_dirs().iter().any(|h| path.starts_with(h)),
+            None if self.private_dirs().iter().any(|h| path.starts_with(h)) => false,
+            None if self.service_dirs().iter().any(|d| path.starts_with(d)) => {
+                self.kept_of_services().iter().any(|k| path.starts_with(k))
+            }
+            None => true,
         }
     }
 
@@ -89,8 +108,10 @@ impl Spec {
     pub(super) fn veil(&self) -> Result<Vec<Step>> {
         let rules = self.rules.at_least(Access::Deny);
         let private = self.private_dirs();
-        let elsewhere =
-            |dir: &Path| self.bind_of(dir).is_some() || private.iter().any(|p| dir.starts_with(p));
+        let services = self.service_dirs();
+        let elsewhere = |dir: &Path| {
+            self.bind_of(dir).is_some() || private.iter().chain(&services).any(|p| dir.starts_with(p))
+        };
         veil::steps(&rules, &elsewhere)
     }
 
@@ -129,6 +150,8 @@ impl Spec {
         }
         let (within, outside): (Vec<_>, Vec<_>) =
             self.private_dirs().into_iter().partition(|p| self.bind_of(p).is_some());
+        let services = self.service_dirs();
+        args.services(&services, &self.kept_of_services());
         args.veil(veil, empty);
         let mut done: Vec<&Path> = Vec::new();
         for dir in outside {
@@ -152,10 +175,16 @@ impl Spec {
         for bind in &self.shared {
             args.flag("--ro-bind").word(&bind.from).word(&bind.to);
         }
-        for file in self.masked.iter().filter(|f| self.sees(f)) {
+        // In a root, the view's sockets lead nowhere; of services, those that are kept are harmless.
+        let reached = |f: &Path| self.bind_of(f).is_none() && !services.iter().any(|d| f.starts_with(d));
+        let shared = |f: &Path| self.shared.iter().any(|s| s.to == f);
+        for file in self.masked.iter().filter(|f| reached(f) && !shared(f) && self.sees(f)) {
             args.flag("--ro-bind").word("/dev/null").word(file);
         }
         // Last: mount points are made in covers.
+        for dir in services {
+            args.flag("--remount-ro").word(dir);
+        }
         for step in veil {
             if let Step::Cover(dir, _) | Step::DeniedDir(dir) = step {
                 args.flag("--remount-ro").word(dir);
@@ -210,6 +239,20 @@ impl Args {
                     Some(fd) => self.words(["--perms", "0000", "--ro-bind-data", &fd.to_string()]).word(path),
                     None => self.flag("--ro-bind").word("/dev/null").word(path),
                 },
+            };
+        }
+    }
+
+    /// Empty directories over those of services, with what is kept of them.
+    fn services(&mut self, dirs: &[&Path], kept: &[PathBuf]) {
+        for dir in dirs {
+            self.words(["--perms", "0755", "--tmpfs"]).word(dir);
+        }
+        for path in kept.iter().filter(|k| dirs.iter().any(|d| k.starts_with(d))) {
+            match std::fs::read_link(path) {
+                Ok(target) => self.flag("--symlink").word(target).word(path),
+                // What is just gone need not be there.
+                Err(_) => self.flag("--ro-bind-try").word(path).word(path),
             };
         }
     }
@@ -276,6 +319,21 @@ mod tests {
         assert!(args.find("--ro-bind / /").unwrap() < tmpfs && tmpfs < bind, "{args}");
         assert!(args.contains("--unshare-net") && args.contains("--die-with-parent"));
         assert!(args.contains("--cap-drop ALL") && args.contains("--seccomp 10"));
+    }
+
+    #[test]
+    fn services_are_not_seen_without_the_network_and_roots_among_them_are() {
+        let mut s = spec(&["/run/media/me/disk"], &[]);
+        let args = joined(&s);
+        let place = |what: &str| args.find(what).unwrap_or_else(|| panic!("{what}: {args}"));
+        assert!(place("--ro-bind / /") < place("--perms 0755 --tmpfs /run "));
+        assert!(place("--tmpfs /run ") < place("--bind /mnt/0 /run/media/me/disk"));
+        assert!(place("--bind /mnt/0") < place("--remount-ro /run "));
+        assert!(!s.sees(Path::new("/run/docker.sock")) && s.sees(Path::new("/run/media/me/disk/x")));
+        s.net = Net::All;
+        assert!(!joined(&s).contains("--tmpfs /run") && s.sees(Path::new("/run/docker.sock")));
+        // A root that holds them shows them, as files of its own.
+        assert!(!joined(&spec(&["/"], &[])).contains("--tmpfs /run"));
     }
 
     #[test]

@@ -3,20 +3,36 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// Names of variables that hold secrets, by long custom. A `*` stands for any bytes.
-const SECRETS: [&str; 14] = [
-    "*_TOKEN",
+/// Names of variables that hold secrets, by long custom, in any case. A `*` stands for any bytes.
+const SECRETS: [&str; 30] = [
+    "*TOKEN",
+    "*_TOKEN_*",
+    "*_TOKENS",
+    "KEY",
     "*_KEY",
+    "*_KEYS",
     "*_KEY_ID",
-    "*_SECRET",
-    "*_PASSWORD",
-    "*_PASSWD",
-    "*_PASSPHRASE",
-    "*_CREDENTIALS",
-    "*_PAT",
-    "*_SECRET_*",
     "*APIKEY",
-    "PGPASSWORD",
+    "*SECRET",
+    "*SECRETS",
+    "*_SECRET_*",
+    "*PASSWORD",
+    "*PASSWORDS",
+    "*_PASSWORD_*",
+    "*PASSWD",
+    "*PASSPHRASE",
+    "PASS",
+    "*_PASS",
+    "*_PWD",
+    "*CREDENTIAL",
+    "*CREDENTIALS",
+    "*_AUTH",
+    "*_PAT",
+    "JWT",
+    "*_JWT",
+    "DSN",
+    "*_DSN",
+    "PAT",
     "SSH_AUTH_SOCK",
     "SSH_AGENT_PID",
 ];
@@ -42,8 +58,9 @@ impl EnvRules {
     pub fn apply(&self, inherited: impl Iterator<Item = (OsString, OsString)>) -> Vec<(OsString, OsString)> {
         let plain = |name: &OsStr| PLAIN.iter().any(|p| name == *p);
         let secret = |name: &OsStr| {
-            let mut patterns = SECRETS.iter().copied().chain(self.drop.iter().map(String::as_str));
-            patterns.any(|p| matches(p.as_bytes(), name.as_bytes()))
+            let upper = name.as_bytes().to_ascii_uppercase();
+            SECRETS.iter().any(|p| matches(p.as_bytes(), &upper))
+                || self.drop.iter().any(|p| matches(p.as_bytes(), name.as_bytes()))
         };
         let wanted = |name: &OsStr| {
             self.keep.iter().any(|k| k == name) || if self.clear { plain(name) } else { !secret(name) }
@@ -81,6 +98,13 @@ mod tests {
             ..EnvRules::default()
         };
         assert_eq!(names(&rules, &has), ["PATH", "GITHUB_TOKEN", "KEYBOARD"]);
+        let bare = ["PASSWORD", "TOKEN", "SECRET", "PASSPHRASE", "CREDENTIALS", "my_token", "x_password"];
+        assert_eq!(names(&EnvRules::default(), &bare), [""; 0]);
+        let more =
+            ["MYSQL_PWD", "SMTP_PASS", "JWT", "SENTRY_DSN", "PGPASSWORD", "npm_config__authToken", "key"];
+        assert_eq!(names(&EnvRules::default(), &more), [""; 0]);
+        let plain = ["PWD", "OLDPWD", "GIT_ASKPASS", "XAUTHORITY", "TERM", "MONKEY", "BYPASS", "JWT_ISSUER"];
+        assert_eq!(names(&EnvRules::default(), &plain), plain);
         let rules = EnvRules { clear: true, set: vec![("PATH".into(), "/x".into())], ..EnvRules::default() };
         assert_eq!(names(&rules, &["HOME", "FOO", "PATH"]), ["HOME", "PATH"]);
     }

@@ -7,7 +7,7 @@
 
 use crate::base::{Errno, Error, ErrorKind, Result};
 use crate::sys::process;
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::fs::File;
 use std::io::ErrorKind as Io;
 use std::path::{Path, PathBuf};
@@ -190,15 +190,21 @@ impl Enforced {
 }
 
 impl EachProcess {
-    /// Sets the limits for this process and what it becomes.
+    /// Sets the limits for this process and what it becomes; one that is lower already stays.
     ///
     /// # Errors
-    /// As `setrlimit(2)`.
+    /// As `getrlimit(2)` and `setrlimit(2)`.
     pub fn set(&self) -> Result<()> {
         for (resource, limit) in [(Resource::RLIMIT_AS, self.memory), (Resource::RLIMIT_NPROC, self.pids)] {
             if let Some(limit) = limit {
-                setrlimit(resource, limit, limit)
-                    .map_err(|e| Error::sys("limit the command", Errno::from(e)))?;
+                let set = getrlimit(resource).and_then(|(soft, hard)| {
+                    let hard = limit.min(hard);
+                    setrlimit(resource, soft.min(hard), hard)
+                });
+                set.map_err(|e| {
+                    let what = format!("limit the command ({resource:?} of {limit})");
+                    Error::sys(&what, Errno::from(e))
+                })?;
             }
         }
         Ok(())

@@ -10,6 +10,7 @@ mod limits;
 mod namespaces;
 mod programs;
 mod proxy;
+mod runtime;
 mod seccomp;
 mod signals;
 mod terminal;

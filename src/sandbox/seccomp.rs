@@ -46,6 +46,8 @@ struct Way {
     bpf: u32,
     perf_event_open: u32,
     userfaultfd: u32,
+    /// `request_key` and `keyctl` follow it.
+    add_key: u32,
 }
 
 /// io_uring_setup, io_uring_enter and io_uring_register: calls as new as these have one number everywhere. What they do
@@ -54,13 +56,45 @@ const IO_URING: [u32; 3] = [425, 426, 427];
 
 #[cfg(target_arch = "x86_64")]
 const WAYS: &[Way] = &[
-    Way { arch: 0xc000_003e, ioctl: 16, ptrace: 101, bpf: 321, perf_event_open: 298, userfaultfd: 323 },
-    Way { arch: 0x4000_0003, ioctl: 54, ptrace: 26, bpf: 357, perf_event_open: 336, userfaultfd: 374 },
+    Way {
+        arch: 0xc000_003e,
+        ioctl: 16,
+        ptrace: 101,
+        bpf: 321,
+        perf_event_open: 298,
+        userfaultfd: 323,
+        add_key: 248,
+    },
+    Way {
+        arch: 0x4000_0003,
+        ioctl: 54,
+        ptrace: 26,
+        bpf: 357,
+        perf_event_open: 336,
+        userfaultfd: 374,
+        add_key: 286,
+    },
 ];
 #[cfg(target_arch = "aarch64")]
 const WAYS: &[Way] = &[
-    Way { arch: 0xc000_00b7, ioctl: 29, ptrace: 117, bpf: 280, perf_event_open: 241, userfaultfd: 282 },
-    Way { arch: 0x4000_0028, ioctl: 54, ptrace: 26, bpf: 386, perf_event_open: 364, userfaultfd: 388 },
+    Way {
+        arch: 0xc000_00b7,
+        ioctl: 29,
+        ptrace: 117,
+        bpf: 280,
+        perf_event_open: 241,
+        userfaultfd: 282,
+        add_key: 217,
+    },
+    Way {
+        arch: 0x4000_0028,
+        ioctl: 54,
+        ptrace: 26,
+        bpf: 386,
+        perf_event_open: 364,
+        userfaultfd: 388,
+        add_key: 309,
+    },
 ];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const WAYS: &[Way] = &[];
@@ -96,7 +130,10 @@ fn assemble(ways: &[Way]) -> Vec<Instruction> {
     let mut out = vec![load(OFFSET_ARCH)];
     for way in ways {
         let mut block = vec![load(OFFSET_NR), unless(JUMP_AT_LEAST, X32, 1), ret(REFUSE)];
-        for number in IO_URING.into_iter().chain([way.bpf, way.perf_event_open, way.userfaultfd]) {
+        // The keyrings of a user are one for all of the user's processes, whatever their namespaces.
+        let keys = [way.add_key, way.add_key + 1, way.add_key + 2];
+        let others = [way.bpf, way.perf_event_open, way.userfaultfd];
+        for number in IO_URING.into_iter().chain(others).chain(keys) {
             block.extend([unless(JUMP_EQUAL, number, 1), ret(REFUSE)]);
         }
         for (number, bad) in [(way.ioctl, &[TIOCSTI, TIOCLINUX][..]), (way.ptrace, &[FIRST])] {
@@ -148,7 +185,8 @@ mod tests {
             for bad in [1, 0xdead_0000_0000_0001] {
                 assert_eq!(of(way.ptrace, bad), REFUSE, "{:x} {bad:x}", way.arch);
             }
-            for nr in [way.bpf, way.perf_event_open, way.userfaultfd, 425, 426, 427] {
+            let keys = [way.add_key, way.add_key + 1, way.add_key + 2];
+            for nr in [way.bpf, way.perf_event_open, way.userfaultfd, 425, 426, 427].into_iter().chain(keys) {
                 assert_eq!(of(nr, 0), REFUSE, "{:x} {nr}", way.arch);
             }
             for nr in [way.ioctl, way.bpf, 0, 0x3fff_ffff] {
@@ -157,7 +195,7 @@ mod tests {
             for (nr, arg1) in [(way.ioctl, 0x5401), (way.ptrace, 2), (way.ptrace, 0), (1, 0x5412), (1, 1)] {
                 assert_eq!(of(nr, arg1), ALLOW, "{:x} {nr} {arg1}", way.arch);
             }
-            let named = 6 + [way.ioctl, way.ptrace].len();
+            let named = 9 + [way.ioctl, way.ptrace].len();
             let passed = (0..500).filter(|nr| of(*nr, 1) == ALLOW && of(*nr, 0x5412) == ALLOW).count();
             assert_eq!(passed, 500 - named, "{:x}", way.arch);
         }

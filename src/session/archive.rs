@@ -12,9 +12,10 @@
 //!
 //! `restore` fills a hidden directory, verifies, and then exchanges it with the stub or gives it its name.
 
-use super::archive_lower::LowerId;
+use super::archive_lower::{DirId, LowerId};
 use super::archive_read::{self, Terms, Unpacked};
 use super::archive_seal::{Seal, SealReader, SealWriter};
+use super::archive_trust;
 use super::archive_write::{self, Packer};
 use super::lock::{Lock, Role};
 use super::meta::{Meta, PathBytes};
@@ -22,7 +23,8 @@ use super::store::{self, Session, Store, cwd, make_dir, now, open_dir};
 use super::{names, remove_tree, roots};
 use crate::base::{Errno, Error, Result, quote};
 use crate::layer::{self, WhiteoutForm};
-use crate::sys::{data, dir, file};
+use crate::sys::{data, file};
+use nix::fcntl::Flock;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, Write};
@@ -345,7 +347,7 @@ fn write(
     temp.truncate(200);
     temp.extend(format!(".{}.part", names::random_hex::<8>()?).into_bytes());
     let path = dir.join(std::ffi::OsStr::from_bytes(&temp));
-    let done = write_part(&path, session, header, encryption, progress).and_then(|done| {
+    let done = write_part(&path, session, header, encryption, progress).and_then(|(done, _held)| {
         let flags = libc::RENAME_NOREPLACE;
         file::renameat(parent.as_fd(), &temp, parent.as_fd(), name.as_bytes(), flags)
             .and_then(|()| data::fsync(parent.as_fd(), false))
@@ -367,13 +369,13 @@ fn write_part(
     header: &Header,
     encryption: Option<Encryption>,
     progress: &mut dyn FnMut(u64),
-) -> Result<(u64, Seal)> {
+) -> Result<((u64, Seal), Flock<std::fs::File>)> {
     let told = |e: std::io::Error| Error::on_path("write", path.as_os_str().as_bytes(), e);
     let plain = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let part = plain.map_err(|e| told(e).hint(NAME_ANOTHER))?;
-    // Held until the end, so that `gc` knows that it is being written.
+    // Held until it has its name, so that `gc` knows that somebody is at work on it.
     let held = part.try_clone().map_err(told)?;
-    let held = nix::fcntl::Flock::lock(held, nix::fcntl::FlockArg::LockExclusiveNonblock)
+    let held = Flock::lock(held, nix::fcntl::FlockArg::LockExclusiveNonblock)
         .map_err(|(_, e)| Error::sys("lock the archive", e))?;
     let outer = match encryption {
         None => Outer::Plain(part),
@@ -390,8 +392,7 @@ fn write_part(
     };
     part.sync_all().map_err(told)?;
     let size = part.metadata().map_err(told)?.len();
-    drop(held);
-    Ok((size, seal))
+    Ok(((size, seal), held))
 }
 
 fn encryptor(how: Encryption) -> Result<age::Encryptor> {
@@ -601,9 +602,9 @@ impl Store {
         if !good || inner.get_ref().seal() != Some(seal) {
             return Err(Error::failure(ended));
         }
-        let (meta, mut said) = self.finish(dir, &header, here, &unpacked)?;
-        if !trust.own && forget_applied(&top)? {
-            said.push("what it had applied cannot be undone here: the log of that is only trusted where it was written".into());
+        let (mut meta, mut said) = self.finish(dir, &header, here, &unpacked)?;
+        if !trust.own {
+            said.append(&mut archive_trust::distrust(&top, dir, &mut meta)?);
         }
         data::syncfs(top.as_fd()).map_err(|e| Error::sys("write the session", e))?;
         Ok((header, meta, said, lock))
@@ -655,6 +656,10 @@ impl Store {
             }
             root.features.reflink = here.reflink;
         }
+        // Whoever restores was asked whether these are the right ones; what is not there is known by its path only.
+        for root in &mut meta.roots {
+            root.id = DirId::at(root.path.as_path()).ok();
+        }
         let mut said = Vec::new();
         if unpacked.disowned > 0 {
             said.push(format!("{} of its objects belonged to others, and are yours now", unpacked.disowned));
@@ -675,19 +680,6 @@ struct Trust {
     own: bool,
     /// Set-uid and set-gid files are taken.
     setuid: bool,
-}
-
-/// Removes the log of what was applied and what that replaced: whoever could write it could have the next command do
-/// to the real tree what the log calls taking back. Says whether there was an application.
-fn forget_applied(session: &std::os::fd::OwnedFd) -> Result<bool> {
-    let told = |e: Errno| Error::on_path("remove", &b"apply"[..], e);
-    let had = match file::openat(session.as_fd(), b"apply", libc::O_RDONLY | libc::O_DIRECTORY, 0) {
-        Ok(dir) => dir::entries(dir.as_fd()).map_err(told)?.iter().any(|e| &*e.name != b"lock"),
-        Err(Errno::ENOENT) => return Ok(false),
-        Err(e) => return Err(told(e)),
-    };
-    remove_tree(session.as_fd(), b"apply").map_err(told)?;
-    Ok(had)
 }
 
 /// Whether a path is absolute and has neither `.`, `..` nor empty parts.

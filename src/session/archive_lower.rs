@@ -1,11 +1,14 @@
 //! Whether a real directory is the one that a session was made on, here or on another machine.
 
+use super::lock::Lock;
 use super::meta::PathBytes;
-use crate::base::{BaseId, Change, Errno, Error, Kind, Result, Time};
+use super::store::{Root, Session};
+use crate::base::{BaseId, Change, Errno, Error, ErrorKind, Kind, Result, Time};
+use crate::journal;
 use crate::sys::file;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// How many files of a root are remembered to know it again.
@@ -13,7 +16,107 @@ const SAMPLES: usize = 32;
 /// Files longer than this are not read to compare them.
 const READ_MAX: u64 = 64 << 20;
 
-/// What a real directory is known by; numbers of devices, which change with every boot, are not part of it.
+/// Where numbers of inodes are kept but birth times are those of the layer that was written last (statfs(2)).
+const OVERLAYFS_MAGIC: i64 = 0x794c_7630;
+
+/// Which directory a path led to; numbers of devices, which change with every boot, are not part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirId {
+    /// Inode number.
+    pub ino: u64,
+    /// Birth time; zero where the file system keeps none.
+    pub btime: Time,
+}
+
+impl DirId {
+    /// That of the directory at `path`, which is no symlink.
+    ///
+    /// # Errors
+    /// `ENOTDIR` when it is one, or no directory; else as open(2).
+    pub(super) fn at(path: &Path) -> std::result::Result<DirId, Errno> {
+        DirId::of(open(path)?.as_fd())
+    }
+
+    fn of(dir: BorrowedFd<'_>) -> std::result::Result<DirId, Errno> {
+        let attr = file::stat(dir)?;
+        let overlay = file::statfs(dir)?.magic == OVERLAYFS_MAGIC;
+        Ok(DirId { ino: attr.ino, btime: if overlay { Time::default() } else { attr.btime } })
+    }
+
+    /// Whether both are one directory, as far as is known.
+    fn is(self, other: DirId) -> bool {
+        let none = Time::default();
+        self.ino == other.ino && (self.btime == other.btime || [self.btime, other.btime].contains(&none))
+    }
+}
+
+impl Root<'_> {
+    /// Opens the real directory (`O_PATH`): the very one that the session was made on, or, with a sentence about it, one
+    /// that took its place and has its files (a `git clone` of the same).
+    ///
+    /// # Errors
+    /// `Conflict` when it is gone, a symlink, or another directory; else when it cannot be reached.
+    pub fn open_lower(&self) -> Result<(OwnedFd, Option<String>)> {
+        let (path, shown) = (self.lower_dir(), &self.meta().path);
+        let conflict = |why: String| {
+            Error::new(ErrorKind::Conflict, why).hint(format!(
+                "put it back, or throw the session away with: sbx-fuse rm {}",
+                self.session().name
+            ))
+        };
+        let failed = |e: Errno| {
+            let why = format!("its root {shown} cannot be reached: {e}");
+            Error { errno: Some(e), ..Error::failure(why) }
+        };
+        let fd = match open(path) {
+            Ok(fd) => fd,
+            Err(Errno::ENOENT) => return Err(conflict(format!("its root {shown} is gone"))),
+            Err(Errno::ENOTDIR) => {
+                let link = path.symlink_metadata().is_ok_and(|m| m.is_symlink());
+                let what = if link { "is a symlink now" } else { "is no directory any more" };
+                return Err(conflict(format!("its root {shown} {what}")));
+            }
+            Err(e) => return Err(failed(e)),
+        };
+        let Some(then) = self.meta().id else { return Ok((fd, None)) };
+        if DirId::of(fd.as_fd()).map_err(failed)?.is(then) {
+            return Ok((fd, None));
+        }
+        let folded = journal::fold_dir(&self.session().journal_dir())?;
+        let ours = folded.set.changes.iter().filter(|c| usize::from(c.root) == self.index());
+        let samples = samples(ours);
+        let fit = samples.iter().filter(|s| s.fits(&fd)).count();
+        let of = samples.len();
+        let why = format!("its root {shown} is another directory than the one it was made on");
+        let alike = format!("{fit} of {of} files are as they were");
+        match fit * 2 >= of {
+            true if of > 0 => Ok((fd, Some(format!("{why}; {alike}")))),
+            _ => {
+                let why = if of > 0 { format!("{why}: {alike}") } else { why };
+                Err(conflict(why).hint(format!(
+                    "put the directory back in its place, or go on with this one: sbx-fuse rebase -s {} --new-root",
+                    self.session().name
+                )))
+            }
+        }
+    }
+}
+
+impl Session {
+    /// From now on the directories that are at the paths of the roots are those that it is about. The lock must be ours.
+    ///
+    /// # Errors
+    /// When there is no directory, or as [`Session::save_meta`].
+    pub fn adopt_lowers(&mut self, _lock: &Lock) -> Result<()> {
+        for root in &mut self.meta.roots {
+            let id = DirId::at(root.path.as_path());
+            root.id = Some(id.map_err(|e| Error::on_path("look at the root", root.path.as_bytes(), e))?);
+        }
+        self.save_meta()
+    }
+}
+
+/// What a real directory is known by on another machine, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LowerId {
     /// Canonical absolute path.
@@ -61,23 +164,9 @@ impl LowerId {
     /// # Errors
     /// When the directory cannot be looked at.
     pub fn of<'a>(path: &PathBytes, changes: impl Iterator<Item = &'a Change>) -> Result<LowerId> {
-        let attr = open(path.as_path())
-            .and_then(|fd| file::stat(fd.as_fd()))
-            .map_err(|e| Error::on_path("look at the root", path.as_bytes(), e))?;
-        let known = |c: &'a Change| {
-            let base: &BaseId = c.base.as_ref().filter(|b| b.kind == Kind::File)?;
-            let at = c.from.as_ref().unwrap_or(&c.path);
-            Some(Sample {
-                path: PathBytes(at.as_bytes().to_vec()),
-                size: base.size,
-                mtime: base.mtime,
-                hash: base.hash.map(|h| h.iter().map(|b| format!("{b:02x}")).collect()),
-            })
-        };
-        let all: Vec<Sample> = changes.filter_map(known).collect();
-        let step = all.len().div_ceil(SAMPLES).max(1);
-        let samples = all.into_iter().step_by(step).collect();
-        Ok(LowerId { path: path.clone(), ino: attr.ino, btime: attr.btime, samples })
+        let id =
+            DirId::at(path.as_path()).map_err(|e| Error::on_path("look at the root", path.as_bytes(), e))?;
+        Ok(LowerId { path: path.clone(), ino: id.ino, btime: id.btime, samples: samples(changes) })
     }
 
     /// Compares what is at the path now with what was.
@@ -91,8 +180,8 @@ impl LowerId {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(LowerMatch::Missing),
             Err(e) => return Err(told(e)),
         };
-        let attr = file::stat(fd.as_fd()).map_err(told)?;
-        if (attr.ino, attr.btime) == (self.ino, self.btime) {
+        let then = DirId { ino: self.ino, btime: self.btime };
+        if DirId::of(fd.as_fd()).map_err(told)?.is(then) {
             return Ok(LowerMatch::Same);
         }
         let looked = self.samples.len();
@@ -106,9 +195,26 @@ impl LowerId {
     }
 }
 
+/// Some of the real files that `changes` are about, as they were.
+fn samples<'a>(changes: impl Iterator<Item = &'a Change>) -> Vec<Sample> {
+    let known = |c: &'a Change| {
+        let base: &BaseId = c.base.as_ref().filter(|b| b.kind == Kind::File)?;
+        let at = c.from.as_ref().unwrap_or(&c.path);
+        Some(Sample {
+            path: PathBytes(at.as_bytes().to_vec()),
+            size: base.size,
+            mtime: base.mtime,
+            hash: base.hash.map(|h| h.iter().map(|b| format!("{b:02x}")).collect()),
+        })
+    };
+    let all: Vec<Sample> = changes.filter_map(known).collect();
+    let step = all.len().div_ceil(SAMPLES).max(1);
+    all.into_iter().step_by(step).collect()
+}
+
 fn open(path: &Path) -> std::result::Result<OwnedFd, Errno> {
     use std::os::unix::ffi::OsStrExt;
-    file::open_path(path.as_os_str().as_bytes(), libc::O_PATH | libc::O_DIRECTORY)
+    file::open_path(path.as_os_str().as_bytes(), libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW)
 }
 
 impl Sample {

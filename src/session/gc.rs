@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A hidden directory or part that nobody holds is a leftover when it is as old as this, in seconds: making one and
+/// A hidden directory or part that nobody ever held is a leftover when it is as old as this, in seconds: making one and
 /// taking its lock are two steps.
 const GRACE: u64 = 60;
 
@@ -158,17 +158,21 @@ impl Store {
         for (name, attr) in hidden(&self.sessions())? {
             let path = self.sessions().join(std::ffi::OsStr::from_bytes(&name));
             let trash = name.starts_with(b".trash-");
-            let ours =
-                [&b".new-"[..], b".stub-", b".restore-"].iter().any(|p| name.starts_with(p)) && old(&attr);
-            let held = || lock::holder(&path.join("lock")).is_ok_and(|h| h.is_some());
-            if attr.kind == Kind::Dir && (trash || (ours && !held())) {
+            let ours = [&b".new-"[..], b".stub-", b".restore-"].iter().any(|p| name.starts_with(p));
+            let lock = path.join("lock");
+            // Who wrote down that it has the lock, and has it no more, is dead.
+            let was_held = || lock.symlink_metadata().is_ok_and(|m| m.len() > 0);
+            let held = || lock::holder(&lock).is_ok_and(|h| h.is_some());
+            if attr.kind == Kind::Dir && (trash || (ours && (old(&attr) || was_held()) && !held())) {
                 let bytes = of_directory(&path)?.total();
                 found.push(Leftover { path, bytes });
             }
         }
         for (name, attr) in hidden(&self.archives())? {
             let path = self.archives().join(std::ffi::OsStr::from_bytes(&name));
-            if attr.kind == Kind::File && name.ends_with(b".part") && old(&attr) && !is_locked(&path) {
+            // The first byte is written under the lock.
+            let begun = old(&attr) || attr.size > 0;
+            if attr.kind == Kind::File && name.ends_with(b".part") && begun && !is_locked(&path) {
                 found.push(Leftover { path, bytes: attr.blocks * 512 });
             }
         }

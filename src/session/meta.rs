@@ -1,5 +1,6 @@
 //! What a session says about itself: `meta.json`.
 
+use super::archive_lower::DirId;
 use super::config::{LimitsConfig, PolicyConfig, QuotaConfig};
 use crate::base::{Error, Result, quote, unquote};
 use crate::layer::Features;
@@ -72,6 +73,9 @@ pub struct RootMeta {
     pub name: PathBytes,
     /// What the file system under its upper can do.
     pub features: Features,
+    /// Which directory it is, not only where; unknown of a session that an earlier program made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<DirId>,
 }
 
 /// The content of `meta.json`.
@@ -154,6 +158,7 @@ mod tests {
                 path: PathBytes(b"/a\xff\n\"b".to_vec()),
                 name: PathBytes(b"\xff".to_vec()),
                 features: Features { whiteout: WhiteoutForm::Prefix, xattr: false, reflink: false },
+                id: Some(DirId { ino: 5, btime: crate::base::Time::default() }),
             }],
             private: Vec::new(),
             command: vec![PathBytes(b"\"quoted".to_vec())],

@@ -8,6 +8,7 @@ mod archive_lower;
 mod archive_pax;
 mod archive_read;
 mod archive_seal;
+mod archive_trust;
 mod archive_write;
 mod config;
 mod control;
@@ -26,7 +27,7 @@ mod store;
 mod usage;
 
 pub use archive::{Archived, Encryption, Header as ArchiveHeader, Key, Restore, Restored, Suspend};
-pub use archive_lower::{LowerId, LowerMatch, Sample};
+pub use archive_lower::{DirId, LowerId, LowerMatch, Sample};
 pub use config::{
     Config, Cpus, EnvConfig, LimitsConfig, NetworkConfig, PROJECT_FILE, PolicyConfig, QuotaConfig, Size,
     UndoConfig, read_config, user_file,
@@ -43,5 +44,5 @@ pub use recover::{STAGED_PARTS, recover};
 pub use remove::remove_tree;
 pub use roots::{ChosenRoot, Home, add_home, choose as choose_roots};
 pub use rules::{Sources, from_command_line};
-pub use store::{Root, Session, Store};
+pub use store::{ENV_SESSION, ENV_SESSION_ID, Root, Session, Store};
 pub use usage::Usage;

@@ -5,6 +5,7 @@
 //! process 1 or of one that descends from it (pid_namespaces(7)), so the descendants of process 1 are all there are,
 //! daemons included.
 
+use super::meta::PathBytes;
 use crate::base::{Errno, Error, Result};
 use crate::sys::proc::{self, Stat};
 use nix::sys::signal::{Signal, kill};
@@ -42,10 +43,10 @@ pub struct Process {
     pub state: char,
     /// When it was started, nanoseconds since the epoch.
     pub started: u64,
-    /// The name of its program, at most 15 bytes, quoted.
-    pub comm: String,
-    /// Its arguments, quoted each.
-    pub argv: Vec<String>,
+    /// The name of its program, at most 15 bytes.
+    pub comm: PathBytes,
+    /// Its arguments.
+    pub argv: Vec<PathBytes>,
 }
 
 /// All processes of the session with the id `id`, by process id. Those that end meanwhile are left out.
@@ -66,7 +67,7 @@ pub fn processes(id: &str) -> Result<Vec<Process>> {
             sandbox,
             state: stat.state.into(),
             started: boot + stat.start.saturating_mul(10_000_000),
-            comm: crate::base::quote(&stat.comm),
+            comm: PathBytes(stat.comm.clone()),
             argv: argv(pid),
         });
     }
@@ -144,10 +145,13 @@ fn inside_pids(pid: i32) -> Vec<i32> {
     proc::status(pid, "NSpid").unwrap_or_default()
 }
 
-fn argv(pid: i32) -> Vec<String> {
+fn argv(pid: i32) -> Vec<PathBytes> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = line.strip_suffix(&[0]).unwrap_or(&line);
-    if line.is_empty() { Vec::new() } else { line.split(|&b| b == 0).map(crate::base::quote).collect() }
+    if line.is_empty() {
+        return Vec::new();
+    }
+    line.split(|&b| b == 0).map(|word| PathBytes(word.to_vec())).collect()
 }
 
 /// When the machine started, nanoseconds since the epoch; a tick of `/proc` is 10 ms since (USER_HZ is 100).

@@ -69,7 +69,7 @@ fn complete_copies(session: &Session, i: usize) -> Result<Vec<String>> {
     if !partial::has_incomplete(work.as_fd()).map_err(told)? {
         return Ok(Vec::new());
     }
-    let lower = open(root.lower_dir())?;
+    let (lower, _) = root.open_lower()?;
     let found = partial::recover(work.as_fd(), upper.as_fd(), lower.as_fd()).map_err(told)?;
     let mut said = Vec::new();
     if found.completed > 0 {

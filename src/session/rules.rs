@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// What is hidden by default, in the home directory: keys, credentials, keyrings, and what browsers know.
-const SECRETS: [&str; 31] = [
+const SECRETS: [&str; 39] = [
     ".ssh",
     ".gnupg",
     ".aws",
@@ -40,6 +40,15 @@ const SECRETS: [&str; 31] = [
     "snap/firefox",
     "snap/chromium",
     ".config/sbx-fuse",
+    // Agents for keys, and machines that run commands: by their sockets.
+    ".1password",
+    ".bitwarden-ssh-agent.sock",
+    ".colima",
+    ".lima",
+    ".rd",
+    ".orbstack",
+    ".screen",
+    ".local/share/containers/podman/machine",
 ];
 
 /// Hidden as well unless the command may draw on the screen.

@@ -1,6 +1,7 @@
 //! Sessions on disk: where they are, making one, finding one, removing one.
 
 use super::archive::Archived;
+use super::archive_lower::DirId;
 use super::config::{LimitsConfig, PolicyConfig, QuotaConfig};
 use super::lock::{self, Holder, Lock, Role};
 use super::meta::{META_VERSION, Meta, PathBytes, RootMeta};
@@ -16,7 +17,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The environment variable that names the session of a command.
-const ENV_SESSION: &str = "SBX_FUSE_SESSION";
+pub const ENV_SESSION: &str = "SBX_FUSE_SESSION";
+
+/// The one that tells a command in a sandbox the id of that session.
+pub const ENV_SESSION_ID: &str = "SBX_FUSE_SESSION_ID";
 
 /// How long to wait for others that make sessions at the same time.
 const TURN: Duration = Duration::from_secs(60);
@@ -223,11 +227,17 @@ impl Store {
             let work = open_dir(&dir.join("work"))?;
             let features = layer::probe(work.as_fd())
                 .map_err(|e| Error::on_path("use", dir.as_os_str().as_bytes(), e))?;
+            let id = match DirId::at(&root.path) {
+                Ok(id) if !root.private => Some(id),
+                Ok(_) | Err(Errno::ENOENT) => None,
+                Err(e) => return Err(Error::on_path("use the root", root.path.as_os_str().as_bytes(), e)),
+            };
             let list = if root.private { &mut private } else { &mut metas };
             list.push(RootMeta {
                 path: PathBytes::from(root.path.as_path()),
                 name: PathBytes(root.name.clone()),
                 features,
+                id,
             });
         }
         let created = now();
@@ -303,14 +313,20 @@ impl Store {
     }
 
     /// The session a command in the directory `cwd` means: the one `$SBX_FUSE_SESSION` names, else the newest that
-    /// is mounted around `cwd` or has a root around it.
+    /// is mounted around `cwd` or has a root around it. In a sandbox the variable names the session around it, which is
+    /// none of this store.
     ///
     /// # Errors
     /// `Usage` when there is none.
     pub fn find_default(&self, cwd: &Path) -> Result<Session> {
         if let Some(name) = std::env::var_os(ENV_SESSION).filter(|n| !n.is_empty()) {
             let name = names::check(name.as_bytes())?;
-            return self.get(name).map_err(|e| e.context(format!("{ENV_SESSION} is set to {name}")));
+            let around = std::env::var_os(ENV_SESSION_ID).is_some()
+                && file::stat_at(self::cwd(), self.sessions().join(name).as_os_str().as_bytes())
+                    == Err(Errno::ENOENT);
+            if !around {
+                return self.get(name).map_err(|e| e.context(format!("{ENV_SESSION} is set to {name}")));
+            }
         }
         let here = cwd.canonicalize().unwrap_or_else(|_| cwd.to_owned());
         let holds = |s: &Session| {
@@ -500,6 +516,11 @@ impl<'a> Root<'a> {
     pub fn meta(&self) -> &'a RootMeta {
         let meta = &self.session.meta;
         meta.roots.get(self.index).unwrap_or_else(|| &meta.private[self.index - meta.roots.len()])
+    }
+
+    /// The session.
+    pub(super) fn session(&self) -> &'a Session {
+        self.session
     }
 
     /// The real directory.

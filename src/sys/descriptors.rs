@@ -35,15 +35,27 @@ pub fn what(fd: BorrowedFd<'_>) -> Sys<What> {
 /// # Errors
 /// When they cannot be listed; as `fcntl(2)`.
 pub fn pass_on_pipes_only() -> Sys<()> {
+    pass_on(|what| what.kind == libc::S_IFIFO)
+}
+
+/// As [`pass_on_pipes_only`], without the pipes: whoever waits for the end of one would wait for that program.
+///
+/// # Errors
+/// As [`pass_on_pipes_only`].
+pub fn pass_on_nothing() -> Sys<()> {
+    pass_on(|_| false)
+}
+
+fn pass_on(keeps: impl Fn(What) -> bool) -> Sys<()> {
     point()?;
     let list = std::fs::read_dir("/proc/self/fd").map_err(Errno::from)?;
     let all = list.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     for fd in all.filter(|&fd| fd >= FIRST).collect::<Vec<_>>() {
         // SAFETY: only borrowed for the calls in it, which fail for a descriptor that is not open.
-        let what = what(unsafe { BorrowedFd::borrow_raw(fd) });
-        match what {
+        match what(unsafe { BorrowedFd::borrow_raw(fd) }) {
             // It was that of the list.
-            Err(Errno::EBADF) | Ok(What { kind: libc::S_IFIFO, .. }) => {}
+            Err(Errno::EBADF) => {}
+            Ok(what) if keeps(what) => {}
             Ok(_) => set_close_on_exec(fd)?,
             Err(e) => return Err(e),
         }
