@@ -105,7 +105,8 @@ impl Union {
     }
 
     /// Merges the directory `path`, which the session made anew over the real one at `real`, with that: it shows what it
-    /// showed, but names what it hides one by one, each of which may then leave. False when it is no such directory.
+    /// showed, but names what it hides one by one, each of which may then leave. One that the session renamed goes on with
+    /// the real one at `real`, to where that was renamed as well. False when it is no such directory.
     ///
     /// # Errors
     /// As the file operations on the upper.
@@ -128,24 +129,31 @@ impl Union {
         };
         // Only of a session's own root is there a real tree that something is applied to.
         let [lower] = &root.lowers[..] else { return Ok(false) };
-        let opaque = || Sys::Ok(marks_of(dir.as_fd(), name, &RelPath::root(), root.prefixed)?.opaque);
-        if attr.kind != Kind::Dir || !opaque()? {
+        if attr.kind != Kind::Dir {
             return Ok(false);
         }
-        let real = match open_deep(lower.dir.as_fd(), real) {
-            Ok(real) => real,
+        let marks = marks_of(dir.as_fd(), name, &RelPath::root(), root.prefixed)?;
+        if !marks.opaque && marks.redirect.is_none() {
+            return Ok(false);
+        }
+        let real_dir = match open_deep(lower.dir.as_fd(), real) {
+            Ok(dir) => dir,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(false),
             Err(e) => return Err(e),
         };
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         let upper = forced(dir.as_fd(), || file::openat(dir.as_fd(), name, flags, 0))?;
-        let forced = |dir: BorrowedFd<'_>, change: &dyn Fn() -> Sys<()>| forced(dir, change);
-        let hidden = layer::expand(upper.as_fd(), real.as_fd(), writable.features, &forced)?;
-        for record in Record::of_merged(index, path, &hidden) {
-            let Record { op, root, path, kind, base, .. } = record;
-            self.record(&Caller::default(), Note::new(op, root, path, kind).base(base));
+        if marks.opaque {
+            let forced = |dir: BorrowedFd<'_>, change: &dyn Fn() -> Sys<()>| forced(dir, change);
+            let hidden = layer::expand(upper.as_fd(), real_dir.as_fd(), writable.features, &forced)?;
+            for record in Record::of_merged(index, path, &hidden) {
+                let Record { op, root, path, kind, base, .. } = record;
+                self.record(&Caller::default(), Note::new(op, root, path, kind).base(base));
+            }
+        } else {
+            forced(upper.as_fd(), || layer::write_redirect(upper.as_fd(), real))?;
         }
-        self.remerge(root, path)?;
+        self.remerge(&self.dirs_beneath(root, path))?;
         let parent = self.node_at(root, path.parent().unwrap_or_default());
         if let (Some(parent), Some(node)) = (parent, self.node_at(root, path.clone())) {
             // What others make there from now on is seen, also at names that the kernel knows to be free.
@@ -264,8 +272,9 @@ impl Union {
             Some(attr) if attr.kind == Kind::Dir => {
                 self.leave_dir(root, dir.as_fd(), &name, (path, op), node.as_ref())?;
             }
-            Some(_) => {
-                let known = parent.as_ref().zip(node.as_ref());
+            Some(attr) => {
+                let named = parent.clone().zip(node.clone()).or_else(|| self.named_at(root, path, &attr));
+                let known = named.as_ref().map(|(dir, node)| (dir, node));
                 if let Some((_, node)) = known {
                     self.keep_from_changing(node)?;
                 }
@@ -485,7 +494,8 @@ impl Union {
                 Err(e) => return Err(e),
             }
         }
-        if let Some(node) = node {
+        let dirs = self.dirs_beneath(root, path);
+        for (_, node) in dirs.iter().filter(|(at, _)| at == path) {
             self.fds.forget_all(node.id, node.place.read().lowers.len());
             let mut place = node.place.write();
             place.upper = !empty;
@@ -493,7 +503,7 @@ impl Union {
                 link.upper = !empty;
             }
         }
-        self.remerge(root, path)?;
+        self.remerge(&dirs)?;
         // What was applied is like the real one already, unless somebody has just changed it again.
         if empty || op == Op::Applied {
             return Ok(());
@@ -528,8 +538,9 @@ impl Union {
         }
     }
 
-    /// Finds anew what shows through the known directories at and below `path`, from the top.
-    fn remerge(&self, root: &Root, path: &RelPath) -> Sys<()> {
+    /// The known directories at and below `path`, from the top. There may be more than one of a path: who is in a directory
+    /// goes on with the old one where others changed what it is.
+    fn dirs_beneath(&self, root: &Root, path: &RelPath) -> Vec<(RelPath, Arc<Node>)> {
         let mut dirs: Vec<(RelPath, Arc<Node>)> = self
             .nodes
             .all()
@@ -539,21 +550,48 @@ impl Union {
             .filter(|(at, n)| !at.is_root() && at.starts_with(path) && !n.place.read().gone)
             .collect();
         dirs.sort_by(|a, b| a.0.cmp(&b.0));
+        dirs
+    }
+
+    /// Finds anew what shows through `dirs`, which are in order from the top.
+    fn remerge(&self, dirs: &[(RelPath, Arc<Node>)]) -> Sys<()> {
         for (_, node) in dirs {
             let Some(link) = node.place.read().links.first().cloned() else {
                 continue;
             };
-            let upper = node.place.read().upper;
-            let (lowers, _): (Vec<LowerDir>, _) =
-                self.merge_lowers(&link.parent, link.name.as_bytes(), upper)?;
+            let mut upper = node.place.read().upper;
+            let merged = match self.merge_lowers(&link.parent, link.name.as_bytes(), upper) {
+                // It left as another node, which was there to be found when it did.
+                Err(Errno::ENOENT) if upper => {
+                    upper = false;
+                    self.merge_lowers(&link.parent, link.name.as_bytes(), upper)
+                }
+                merged => merged,
+            };
+            let (lowers, _): (Vec<LowerDir>, _) = merged?;
             self.fds.forget_all(node.id, node.place.read().lowers.len());
-            self.unwatch(&node);
+            self.unwatch(node);
             let gone = lowers.is_empty() && !upper;
             let mut place = node.place.write();
+            if !upper {
+                place.upper = false;
+                place.links.iter_mut().for_each(|link| link.upper = false);
+            }
             place.lowers = lowers.into();
             place.gone = gone;
         }
         Ok(())
+    }
+
+    /// The known non-directory of the upper `attr` at `path`, and its directory as it knows that, which may be another node
+    /// than the one that leads there by now.
+    fn named_at(&self, root: &Root, path: &RelPath, attr: &Attr) -> Option<(Arc<Node>, Arc<Node>)> {
+        let (above, name) = (path.parent()?, path.file_name()?);
+        let found = self.nodes.find_copied(attr.dev, attr.ino);
+        let node = found.or_else(|| self.nodes.find(&Ident::of(root.node.root, attr)))?;
+        let links = node.place.read().links.clone();
+        let mut there = links.into_iter().filter(|l| l.upper && l.name.as_bytes() == name);
+        there.find(|l| self.upper_path(&l.parent) == above).map(|link| (link.parent, node))
     }
 
     fn node_at(&self, root: &Root, path: RelPath) -> Option<Arc<Node>> {
