@@ -280,3 +280,20 @@ fn an_open_file_goes_on_in_a_renamed_directory() {
         both.the_rest_is_applied().unwrap_or_else(|e| panic!("{work}: {e}"));
     }
 }
+
+/// A file that went back to its place is the same whenever it is moved again.
+#[test]
+fn a_file_that_went_back_can_be_moved_again() {
+    let discarded = How { applied: false, live: true, looks: false };
+    for (work, more) in [
+        ("mv a t; mkdir a; mv t a/a", "mv a b"),
+        ("mv a t; mkdir a; mv t a/a", "write a 3 3"),
+        ("hold a; write a 3 3; unlink a", "write a 2 2; unlink a"),
+        ("hold a; write a 3 3; unlink a", "hold a; mv a b"),
+        ("hold a; write a 3 3; unlink a; create a 5", "mv a b; create a 3"),
+    ] {
+        let turns = [work, more, more].map(|work| (script(work), discarded, vec![]));
+        let mut both = Both::new(&script("create a 9"), None, false);
+        both.goes_on(&turns).unwrap_or_else(|e| panic!("{work}; {more}: {e}"));
+    }
+}

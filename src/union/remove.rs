@@ -11,6 +11,7 @@ use crate::layer::{self, WhiteoutForm};
 use crate::sys::{dir as sysdir, file};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Union {
     /// Removes the non-directory `name` from `parent`.
@@ -321,6 +322,9 @@ pub(crate) fn drop_name(
             && (place.index.is_none() || place.gone)
         {
             place.pin = handle;
+        }
+        if place.gone {
+            node.nameless.store(true, Ordering::Release);
         }
         if place.gone
             && let Some(index) = place.index.take()
