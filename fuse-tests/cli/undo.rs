@@ -138,3 +138,41 @@ fn a_side_that_cannot_win_is_not_offered_again() {
     w.quietly(&["apply", "-y", "--take", "real"]);
     assert_eq!(w.quietly(&["changes"]), "");
 }
+
+#[test]
+fn an_undo_that_the_session_is_in_the_way_of_is_refused() {
+    let w = World::new();
+    let refused = |why: &str, first: &str| {
+        let before = w.shell("ls; cat *.txt d n 2>/dev/null || :");
+        let (code, said) = says(&w, &["undo", "-y"]);
+        assert!(code == 1 && said.contains(why) && said.contains(&format!("first: {first}\n")), "{said}");
+        assert_eq!(w.shell("ls; cat *.txt d n 2>/dev/null || :"), before);
+    };
+    // Something of its own where the real tree would get a file back.
+    edit(&w, "mv a.txt d");
+    w.quietly(&["apply", "-y"]);
+    edit(&w, "echo mine > a.txt");
+    refused("a.txt comes back with it", "a.txt");
+    edit(&w, "rm a.txt; mv gone.txt a.txt");
+    refused("a.txt comes back with it", "a.txt");
+    w.quietly(&["discard", "-y"]);
+    // A change of the file that would go.
+    edit(&w, "echo more >> d");
+    refused("d goes with it", "d");
+    w.quietly(&["discard", "-y"]);
+    edit(&w, "mv d n");
+    refused("d goes with it", "n");
+    w.quietly(&["discard", "-y"]);
+    // That it removed it is no change of anything then.
+    edit(&w, "rm d");
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.quietly(&["changes"]), "");
+    edit(&w, "echo new > n");
+    w.quietly(&["apply", "-y"]);
+    edit(&w, "echo more > n");
+    refused("n goes with it", "n");
+    w.quietly(&["apply", "-y"]);
+    w.quietly(&["undo", "-y"]);
+    w.quietly(&["undo", "-y"]);
+    agrees(&w, "0");
+}
