@@ -11,6 +11,7 @@ use sbx_fuse::base::{self, ChangeSet, Kind, RelPath};
 use sbx_fuse::journal::{self, Journal, Op as Told, Record};
 use sbx_fuse::review::{self, Dropper, Offline, Replaced, RootDirs, Seen, Selection};
 use sbx_fuse::union::{Leave, ROOT_ID, Union};
+use std::fs;
 use std::sync::Arc;
 
 /// How changes leave.
@@ -295,5 +296,29 @@ fn a_file_that_went_back_can_be_moved_again() {
         let turns = [work, more, more].map(|work| (script(work), discarded, vec![]));
         let mut both = Both::new(&script("create a 9"), None, false);
         both.goes_on(&turns).unwrap_or_else(|e| panic!("{work}; {more}: {e}"));
+    }
+}
+
+/// Others made something in the real tree where the session has its own: when that goes, the journal knows what is hidden.
+#[test]
+fn what_came_to_be_hidden_is_told_when_what_hid_it_goes() {
+    for (work, theirs, more, told) in [
+        ("create d 2", "d", "mv d c", vec!["A c", "D d"]),
+        ("create d 2", "d", "unlink d", vec!["D d"]),
+        ("create e/d 2", "e/d", "unlink e/d", vec!["D e/d"]),
+        ("create e/d 2", "e/d", "mv e/d e/c; create e/d 3", vec!["A e/c", "M e/d"]),
+        ("create d 2; create k 1", "d", "mv k d; unlink d", vec!["D d"]),
+        ("mkdir q", "q/", "rmdir q", vec!["D q"]),
+    ] {
+        let mut both = Both::new(&script("mkdir e"), None, false);
+        both.works_on(&script(work));
+        let real = both.view.setup.lowers[0].0.join(theirs);
+        if theirs.ends_with('/') { fs::create_dir(real) } else { fs::write(real, "theirs") }.unwrap();
+        both.works_on(&script(more));
+        both.view.union().sync().unwrap();
+        let (folded, _, differ) = disagreements(&both.view.setup);
+        let words: Vec<_> =
+            folded.iter().map(|s| format!("{} {}", s.change.what.letter(), s.change.path)).collect();
+        assert_eq!((words, differ), (told.iter().map(|s| s.to_string()).collect(), vec![]), "{work}; {more}");
     }
 }
