@@ -25,6 +25,7 @@ crate::cases![
     an_open_file_is_lost_only_with_its_name,
     a_mapping_goes_on_after_its_change_was_applied,
     an_open_file_with_two_names_goes_on,
+    open_files_in_a_renamed_directory_go_on,
     directories_leave_with_the_last_change_beneath_them,
 ];
 
@@ -310,6 +311,37 @@ fn an_open_file_with_two_names_goes_on() {
     eventually("the real file", || shows(&bed.at("d/one"), "one") && shows(&bed.at("d/two"), "one"));
     open.write_all(b"two").unwrap();
     assert_eq!(text(bed.at("d/two")), "onetwo");
+}
+
+/// Its directory moved in the real tree before any change beneath it leaves the session.
+fn open_files_in_a_renamed_directory_go_on() {
+    for looks in [true, false] {
+        let bed = Bed::new(tree);
+        if looks {
+            look(&bed);
+        }
+        fs::rename(bed.at("d"), bed.at("D")).unwrap();
+        fs::rename(bed.at("D/e"), bed.at("D/E")).unwrap();
+        let paths = ["D/f", "D/new", "D/E/g", "D/E/new"];
+        let mut open = paths.map(|path| appending(&bed, path));
+        open.iter_mut().for_each(|f| f.write_all(b"one").unwrap());
+
+        fs::rename(bed.lower("d"), bed.lower("D")).unwrap();
+        fs::rename(bed.lower("D/e"), bed.lower("D/E")).unwrap();
+        paths.iter().for_each(|path| apply(&bed, path));
+        for (path, from) in [("D/E", "D/e"), ("D", "d")] {
+            let [path, from] = [path, from].map(|p| RelPath::new(p.as_bytes()).unwrap());
+            let renamed =
+                Leave { op: Op::Applied, root: 0, path, from: Some(from), seen: None, silent: vec![] };
+            assert!(bed.union().leave(&renamed).unwrap());
+        }
+        assert_eq!(ls(bed.upper("")), [""; 0]);
+        for (file, (path, before)) in
+            open.iter_mut().zip(paths.iter().zip(["oldone", "one", "deepone", "one"]))
+        {
+            goes_on(&bed, file, path, before);
+        }
+    }
 }
 
 fn directories_leave_with_the_last_change_beneath_them() {

@@ -16,6 +16,7 @@ crate::cases![
     copied_up_with_the_object,
     marks_of_an_unreadable_object,
     access_acls_set_the_mode,
+    removing_an_absent_acl,
     capabilities_of_new_files,
 ];
 
@@ -168,4 +169,17 @@ fn access_acls_set_the_mode() {
     assert!(!tool("getfacl", &["-cnp", &path]).unwrap().contains("user:12"));
     drop(File::open(&path).unwrap());
     assert!(!tool("getfacl", &["-cnp", bed.lower("f").to_str().unwrap()]).unwrap().contains("user:12"));
+}
+
+/// As on ext4, where "without an ACL" is what is asked for; `tar --acls -x` does so with each directory.
+fn removing_an_absent_acl() {
+    let bed = Bed::new(tree);
+    mkdir(bed.at("new"));
+    for name in ["d", "new", "f"] {
+        for acl in [b"system.posix_acl_access".as_slice(), b"system.posix_acl_default"] {
+            let native = xattr::remove(open(bed.lower("d")).as_fd(), acl);
+            assert_eq!(xattr::remove(open(bed.at(name)).as_fd(), acl), native, "{name}");
+        }
+    }
+    assert_eq!(ls(bed.upper("")), ["new"], "nothing was copied up for it");
 }

@@ -13,6 +13,7 @@ use crate::sys::{data, dir as sysdir, file, xattr};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Largest real file whose bytes are kept for a later merge.
@@ -166,6 +167,9 @@ impl Union {
 
     fn leave_locked(&self, change: &Leave, done: &mut Done) -> Sys<bool> {
         let root = self.roots.get(usize::from(change.root)).ok_or(Errno::EINVAL)?;
+        if change.op == Op::Applied {
+            self.follow_moved(root, &change.path)?;
+        }
         if !self.leave_at(root, &change.path, change.op, change.seen, done)? {
             return Ok(false);
         }
@@ -405,6 +409,43 @@ impl Union {
         Ok(())
     }
 
+    /// Directories at and above `path` that the session renamed, and the application the real ones with them, are merged
+    /// with these at once, though their own change leaves last: what is open beneath them is to go on there. That is, where
+    /// the real tree has nothing at the old place: else only who knows what was renamed can tell (see [`Union::merge`]).
+    fn follow_moved(&self, root: &Root, path: &RelPath) -> Sys<()> {
+        let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
+        // Only of a session's own root is there a real tree that something is applied to.
+        let [lower] = &root.lowers[..] else { return Ok(()) };
+        let is_there = |real: &RelPath| match open_deep(lower.dir.as_fd(), real) {
+            Ok(_) => Ok(true),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(false),
+            Err(e) => Err(e),
+        };
+        let (mut at, mut real, mut moved) = (RelPath::root(), RelPath::root(), None);
+        for name in path.components() {
+            at = at.join(name);
+            let dir = match open_deep(writable.upper.as_fd(), &at) {
+                Ok(dir) => dir,
+                Err(Errno::ENOENT | Errno::ENOTDIR) => break,
+                Err(e) => return Err(e),
+            };
+            if layer::is_opaque(dir.as_fd())? {
+                break;
+            }
+            let own = real.join(name);
+            real = match layer::read_redirect(dir.as_fd(), &real)? {
+                Some(from) if from != own && !is_there(&from)? && is_there(&own)? => {
+                    forced(dir.as_fd(), || xattr::remove(dir.as_fd(), layer::X_REDIRECT))?;
+                    moved.get_or_insert_with(|| at.clone());
+                    own
+                }
+                Some(from) => from,
+                None => own,
+            };
+        }
+        moved.map_or(Ok(()), |top| self.remerge(&self.dirs_beneath(root, &top)))
+    }
+
     /// The directory `path` leaves the upper if it is there only for what was in it, and nothing is.
     fn leave_silent(&self, root: &Root, path: &RelPath, done: &mut Done) -> Sys<()> {
         let (Some((above, Found::Object(attr))), Some(name)) = (self.upper_at(root, path)?, path.file_name())
@@ -570,6 +611,7 @@ impl Union {
             };
             let (lowers, _): (Vec<LowerDir>, _) = merged?;
             self.fds.forget_all(node.id, node.place.read().lowers.len());
+            let watched = node.dir()?.watched.load(Ordering::Acquire) != 0;
             self.unwatch(node);
             let gone = lowers.is_empty() && !upper;
             let mut place = node.place.write();
@@ -579,6 +621,11 @@ impl Union {
             }
             place.lowers = lowers.into();
             place.gone = gone;
+            drop(place);
+            // The kernel goes on using what it knows of the names in it.
+            if watched {
+                self.ensure_watched(node);
+            }
         }
         Ok(())
     }
