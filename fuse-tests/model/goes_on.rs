@@ -322,3 +322,15 @@ fn what_came_to_be_hidden_is_told_when_what_hid_it_goes() {
         assert_eq!((words, differ), (told.iter().map(|s| s.to_string()).collect(), vec![]), "{work}; {more}");
     }
 }
+
+/// Of symlinks alike, one that takes another's place leaves no mark of where it came from.
+#[test]
+fn symlinks_alike_that_change_places_are_no_disagreement() {
+    for work in ["mv a d", "exchange a d", "unlink a; symlink a; mv a d"] {
+        let mut both = Both::new(&script("symlink a; symlink d"), None, false);
+        both.works_on(&script(work));
+        both.view.stop();
+        let (_, _, differ) = disagreements(&both.view.setup);
+        assert_eq!(differ, [], "{work}");
+    }
+}
