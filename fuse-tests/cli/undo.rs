@@ -176,3 +176,29 @@ fn an_undo_that_the_session_is_in_the_way_of_is_refused() {
     w.quietly(&["undo", "-y"]);
     agrees(&w, "0");
 }
+
+#[test]
+fn the_time_of_a_directory_is_not_lost_with_what_is_applied_in_it() {
+    let w = World::new();
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().expect("UTF-8");
+    let change = "touch -d @1700000000 dir; echo x >> dir/b.txt; mv a.txt dir/a; touch -d @1700000000 dir";
+    let time = "stat -c %Y dir";
+    let apply_one = || {
+        w.quietly(&["apply", "-y", "dir/b.txt"]);
+        assert_ne!(w.shell(time), "1700000000\n");
+    };
+    edit(&w, change);
+    apply_one();
+    assert_eq!(w.quietly(&["run", "-s", "work", "--", "sh", "-ec", time]), "1700000000\n");
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(w.shell(time), "1700000000\n");
+    w.shell("mv dir/a a.txt; touch dir");
+    w.quietly(&["mount", "-s", "work", mnt]);
+    w.shell(&format!("cd ../../mnt; {change}"));
+    apply_one();
+    assert_eq!(w.shell(&format!("cd ../../mnt; {time}")), "1700000000\n");
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(w.shell(time), "1700000000\n");
+    w.quietly(&["umount", "work"]);
+}

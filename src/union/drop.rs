@@ -1,6 +1,6 @@
 //! A change leaves the session while it is in use: it was applied to the real tree, or discarded.
 
-use super::copy_up::{copy_meta, forced, mark_at, marks_of, open_forced};
+use super::copy_up::{forced, like_real, mark_at, marks_of, open_forced, own_xattrs, put_back_times};
 use super::lookup::{Seen, open_deep};
 use super::node::{Ident, LowerDir, Node};
 use super::record::Note;
@@ -10,7 +10,6 @@ use crate::base::{Attr, BaseId, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::{Op, Record};
 use crate::layer::{self, Found, LayerKind, index_name};
 use crate::sys::{data, dir as sysdir, file, xattr};
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -257,6 +256,7 @@ impl Union {
             return Ok(true);
         };
         let name = Name::new(name)?;
+        let above = file::stat(dir.as_fd())?;
         let parent = self.node_at(root, path.parent().unwrap_or_default());
         let object = match found {
             Found::Nothing => return Ok(true),
@@ -296,6 +296,9 @@ impl Union {
                 self.leave_file(root, dir.as_fd(), &name, &attr, known, done)?;
             }
             None => {}
+        }
+        if op == Op::Applied {
+            put_back_times(dir.as_fd(), &above);
         }
         if let Some(parent) = parent {
             parent.touch_entries();
@@ -463,7 +466,9 @@ impl Union {
         let mut held = Vec::new();
         let left = self.dir_at(root, path, &mut held).and_then(|found| match found {
             Some((parent, node)) if self.is_unchanged(&parent, name, dir.as_fd())? => {
+                let before = file::stat(above.as_fd())?;
                 forced(above.as_fd(), || file::rmdirat(above.as_fd(), name))?;
+                put_back_times(above.as_fd(), &before);
                 self.fds.forget_all(node.id, node.place.read().lowers.len());
                 let mut place = node.place.write();
                 place.upper = false;
@@ -666,26 +671,6 @@ impl Union {
         // One that the session made is known by its own number until somebody looks for what the real tree has by now.
         of(top.as_ref().unwrap_or(&attr)).or_else(|| of(&attr))
     }
-}
-
-/// Gives the upper directory `to` the attributes of the real one, and returns these.
-fn like_real(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Sys<Attr> {
-    let now = file::stat(from)?;
-    // Without write permission not even its owner may set xattrs (xattr(7)).
-    file::chmod_fd(to, now.perm | 0o200)?;
-    for name in xattr::list(to)?.into_iter().filter(|n| n.starts_with(b"user.") && !layer::is_private(n)) {
-        if xattr::get(from, &name)?.is_none() {
-            xattr::remove(to, &name)?;
-        }
-    }
-    copy_meta(from, to, &now, |_| Ok(()))?;
-    Ok(now)
-}
-
-/// The xattrs of an object that are its own.
-fn own_xattrs(object: BorrowedFd<'_>) -> Sys<BTreeMap<Vec<u8>, Option<Vec<u8>>>> {
-    let names = xattr::list(object)?.into_iter().filter(|name| !layer::is_private(name));
-    names.map(|name| Ok((name.clone(), xattr::get(object, &name)?))).collect()
 }
 
 /// The name that the object `name` of an upper directory would have in the index: it was copied up from one with
