@@ -202,3 +202,18 @@ fn the_time_of_a_directory_is_not_lost_with_what_is_applied_in_it() {
     assert_eq!(w.shell(time), "1700000000\n");
     w.quietly(&["umount", "work"]);
 }
+
+#[test]
+fn what_others_made_is_not_deleted_with_what_the_session_had_there() {
+    let w = World::new();
+    edit(&w, "echo mine > new; echo mine > next");
+    w.shell("echo theirs > new; echo theirs > next");
+    edit(&w, "rm new next; echo again > next");
+    assert_eq!(w.quietly(&["changes"]), "D new\nM next\n");
+    agrees(&w, "2");
+    let (code, said) = says(&w, &["apply", "-y"]);
+    assert!(code == 3 && said.contains("conflict new:") && said.contains("conflict next:"), "{said}");
+    assert_eq!(w.shell("cat new next"), "theirs\ntheirs\n");
+    w.quietly(&["apply", "-y", "--take", "session"]);
+    assert_eq!(w.shell("test ! -e new; cat next"), "again\n");
+}

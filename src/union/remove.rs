@@ -124,13 +124,12 @@ impl Union {
     }
 
     /// Tells the journal that `below`, which the lower has at `path`, is not to be seen any more. Where it knows, that says
-    /// nothing new.
+    /// nothing new. No number goes with it: what the session did was not done to this object, so to apply it is in conflict
+    /// with whoever made that.
     pub(crate) fn record_hidden(&self, caller: &Caller, root: u16, path: RelPath, below: Option<Attr>) {
         if let Some(attr) = below {
-            self.record(
-                caller,
-                Note::new(Op::FoundGone, root, path, attr.kind).base(Some(BaseId::of(&attr))),
-            );
+            let base = BaseId { ino: 0, nlink: 1, ..BaseId::of(&attr) };
+            self.record(caller, Note::new(Op::FoundGone, root, path, attr.kind).base(Some(base)));
         }
     }
 
