@@ -217,3 +217,82 @@ fn a_directory_of_somebody_else_gets_its_entries_back_and_keeps_its_times() {
     w.quietly(&["undo", "-y"]);
     assert_eq!(w.shell("ls . open; cat open/f"), ".:\na.txt\ndir\ngone.txt\nopen\n\nopen:\nf\n1\n");
 }
+
+#[test]
+fn an_undo_that_the_session_is_in_the_way_of_is_refused() {
+    let w = World::new();
+    let refused = |why: &str, first: &str| {
+        let before = w.shell("ls; cat *.txt d n 2>/dev/null || :");
+        let (code, said) = says(&w, &["undo", "-y"]);
+        assert!(code == 1 && said.contains(why) && said.contains(&format!("first: {first}\n")), "{said}");
+        assert_eq!(w.shell("ls; cat *.txt d n 2>/dev/null || :"), before);
+    };
+    // Something of its own where the real tree would get a file back.
+    edit(&w, "mv a.txt d");
+    w.quietly(&["apply", "-y"]);
+    edit(&w, "echo mine > a.txt");
+    refused("a.txt comes back with it", "a.txt");
+    edit(&w, "rm a.txt; mv gone.txt a.txt");
+    refused("a.txt comes back with it", "a.txt");
+    w.quietly(&["discard", "-y"]);
+    // A change of the file that would go.
+    edit(&w, "echo more >> d");
+    refused("d goes with it", "d");
+    w.quietly(&["discard", "-y"]);
+    edit(&w, "mv d n");
+    refused("d goes with it", "n");
+    w.quietly(&["discard", "-y"]);
+    // That it removed it is no change of anything then.
+    edit(&w, "rm d");
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.quietly(&["changes"]), "");
+    edit(&w, "echo new > n");
+    w.quietly(&["apply", "-y"]);
+    edit(&w, "echo more > n");
+    refused("n goes with it", "n");
+    w.quietly(&["apply", "-y"]);
+    w.quietly(&["undo", "-y"]);
+    w.quietly(&["undo", "-y"]);
+    agrees(&w, "0");
+}
+
+#[test]
+fn the_time_of_a_directory_is_not_lost_with_what_is_applied_in_it() {
+    let w = World::new();
+    let mnt = w.at("mnt");
+    let mnt = mnt.to_str().expect("UTF-8");
+    let change = "touch -d @1700000000 dir; echo x >> dir/b.txt; mv a.txt dir/a; touch -d @1700000000 dir";
+    let time = "stat -c %Y dir";
+    let apply_one = || {
+        w.quietly(&["apply", "-y", "dir/b.txt"]);
+        assert_ne!(w.shell(time), "1700000000\n");
+    };
+    edit(&w, change);
+    apply_one();
+    assert_eq!(w.quietly(&["run", "-s", "work", "--", "sh", "-ec", time]), "1700000000\n");
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(w.shell(time), "1700000000\n");
+    w.shell("mv dir/a a.txt; touch dir");
+    w.quietly(&["mount", "-s", "work", mnt]);
+    w.shell(&format!("cd ../../mnt; {change}"));
+    apply_one();
+    assert_eq!(w.shell(&format!("cd ../../mnt; {time}")), "1700000000\n");
+    w.quietly(&["apply", "-y"]);
+    assert_eq!(w.shell(time), "1700000000\n");
+    w.quietly(&["umount", "work"]);
+}
+
+#[test]
+fn what_others_made_is_not_deleted_with_what_the_session_had_there() {
+    let w = World::new();
+    edit(&w, "echo mine > new; echo mine > next");
+    w.shell("echo theirs > new; echo theirs > next");
+    edit(&w, "rm new next; echo again > next");
+    assert_eq!(w.quietly(&["changes"]), "D new\nM next\n");
+    agrees(&w, "2");
+    let (code, said) = says(&w, &["apply", "-y"]);
+    assert!(code == 3 && said.contains("conflict new:") && said.contains("conflict next:"), "{said}");
+    assert_eq!(w.shell("cat new next"), "theirs\ntheirs\n");
+    w.quietly(&["apply", "-y", "--take", "session"]);
+    assert_eq!(w.shell("test ! -e new; cat next"), "again\n");
+}

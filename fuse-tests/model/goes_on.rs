@@ -3,14 +3,15 @@
 
 use crate::ops::{self, Op};
 use crate::plain::Plain;
-use crate::script::script;
+use crate::script::{at, script};
 use crate::tree::differences;
 use crate::{Both, disagreements, short};
 use proptest::prelude::*;
 use sbx_fuse::base::{self, ChangeSet, Kind, RelPath};
 use sbx_fuse::journal::{self, Journal, Op as Told, Record};
-use sbx_fuse::review::{self, Dropper, Offline, RootDirs, Seen, Selection};
-use sbx_fuse::union::{Leave, Union};
+use sbx_fuse::review::{self, Dropper, Offline, Replaced, RootDirs, Seen, Selection};
+use sbx_fuse::union::{Leave, ROOT_ID, Union};
+use std::fs;
 use std::sync::Arc;
 
 /// How changes leave.
@@ -19,22 +20,26 @@ struct How {
     applied: bool,
     /// While the session is in use.
     live: bool,
+    /// Then somebody looks at each change just before it leaves, when the real tree has all of them already.
+    looks: bool,
 }
 
-/// At rest: that the real tree was changed, a union in use learns from the kernel, which is none here.
+const REST: How = How { applied: true, live: false, looks: false };
+
 fn how() -> impl Strategy<Value = How> {
-    any::<bool>().prop_map(|applied| How { applied, live: false })
+    any::<[bool; 3]>().prop_map(|[applied, live, looks]| How { applied, live, looks })
 }
 
 /// Takes changes out of a session, in use or at rest, and has the journal note it.
 struct Leaver<'a> {
     set: &'a ChangeSet,
+    roots: &'a [RootDirs],
     op: Told,
     way: Way<'a>,
 }
 
 enum Way<'a> {
-    Live(Arc<Union>),
+    Live(Arc<Union>, Replaced, bool),
     Resting(Box<(Offline<'a>, Journal)>),
 }
 
@@ -42,11 +47,28 @@ impl Dropper for Leaver<'_> {
     fn drop(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> base::Result<bool> {
         let change = self.set.changes.iter().find(|c| (c.root, &c.path) == (root, path));
         match &mut self.way {
-            Way::Live(union) => {
+            Way::Live(union, replaced, looks) => {
+                if *looks {
+                    look(union, path);
+                }
                 let from = change.and_then(|c| c.from.as_ref()).map(|f| review::merged(self.set, root, f));
+                let discarded = from.as_ref().filter(|_| self.op == Told::Discarded);
+                for way in std::iter::once(path).chain(discarded) {
+                    replaced.merge_way(&self.roots[0], way, |at, real| {
+                        assert!(union.merge(root, at, real).unwrap(), "{at} was not merged");
+                        Ok(())
+                    })?;
+                }
                 let seen = seen.map(|s| (s.ino, s.ctime));
-                let leave = Leave { op: self.op, root, path: path.clone(), from, seen, silent: vec![] };
-                Ok(union.leave(&leave).unwrap_or_else(|e| panic!("{leave:?}: {e}")))
+                let silent =
+                    silent_above(self.set, path).chain(from.iter().flat_map(|f| silent_above(self.set, f)));
+                let silent = silent.collect();
+                let leave = Leave { op: self.op, root, path: path.clone(), from: from.clone(), seen, silent };
+                let left = union.leave(&leave).unwrap_or_else(|e| panic!("{leave:?}: {e}"));
+                if left {
+                    replaced.left(root, path);
+                }
+                Ok(left)
             }
             Way::Resting(resting) => {
                 let (offline, journal) = &mut **resting;
@@ -62,6 +84,22 @@ impl Dropper for Leaver<'_> {
             }
         }
     }
+}
+
+fn look(union: &Union, path: &RelPath) {
+    let mut dir = ROOT_ID;
+    for name in path.components() {
+        match union.lookup(dir, name) {
+            Ok(entry) if entry.id != 0 => dir = entry.id,
+            _ => return,
+        }
+    }
+}
+
+/// As the command tells the server.
+fn silent_above<'a>(set: &'a ChangeSet, path: &RelPath) -> impl Iterator<Item = RelPath> + 'a {
+    let above = std::iter::successors(path.parent(), RelPath::parent);
+    above.take_while(|dir| !dir.is_root() && !set.changes.iter().any(|c| c.path == *dir))
 }
 
 impl Both {
@@ -84,17 +122,17 @@ impl Both {
                 picks.iter().map(|i| i.get(&settled)).map(|s| (0, s.change.path.clone())).collect(),
             ),
         };
+        let why = if how.applied { review::Leave::Applied } else { review::Leave::Discarded };
         let way = if how.live {
-            Way::Live(self.view.union())
+            Way::Live(self.view.union(), Replaced::new(&set, why), how.looks)
         } else {
-            let why = if how.applied { review::Leave::Applied } else { review::Leave::Discarded };
             Way::Resting(Box::new((
                 Offline::new(&roots, &set, why),
                 Journal::open(&setup.journal).unwrap().0,
             )))
         };
         let op = if how.applied { Told::Applied } else { Told::Discarded };
-        let mut leaver = Leaver { set: &set, op, way };
+        let mut leaver = Leaver { set: &set, roots: &roots, op, way };
         let told = format!("{:?} {selection:?} of {:#?}", how, short(&set));
         if how.applied {
             let plan = review::plan(&settled, &selection).unwrap();
@@ -118,11 +156,17 @@ impl Both {
             let different = differences(&before, &self.view.tree(), self.exact_links);
             prop_assert!(different.is_empty(), "the view changed: {:#?} {}", different, told);
         }
-        self.view.stop();
+        if how.live {
+            self.view.union().sync().unwrap();
+        } else {
+            self.view.stop();
+        }
         let (folded, scanned, differ) = disagreements(&setup);
         let count = (folded.len(), scanned.len());
         prop_assert!(differ.is_empty(), "{:?} {:#?} {}", count, differ, told);
-        self.view.start();
+        if !how.live {
+            self.view.start();
+        }
         Ok(())
     }
 
@@ -143,7 +187,7 @@ impl Both {
         let told: Vec<_> = folded.iter().map(|s| format!("{:?} {}", s.change.what, s.change.path)).collect();
         prop_assert!(differ.is_empty(), "in the end: {:#?} {:#?}", differ, told);
         self.view.start();
-        self.some_leave(How { applied: true, live: false }, &[])?;
+        self.some_leave(REST, &[])?;
         let real = Plain::new(self.view.setup.lowers[0].0.clone()).tree();
         let different = differences(&shown, &real, self.exact_links);
         prop_assert!(different.is_empty(), "applied: {:#?}", different);
@@ -186,7 +230,7 @@ proptest! {
 
 #[test]
 fn what_is_removed_after_it_was_applied_is_told() {
-    let ways = [true, false].map(|live| How { applied: true, live });
+    let ways = [true, false].map(|live| How { live, ..REST });
     for how in ways {
         for (lower, work, more) in [
             ("", "mkdir z; create z/a 5", "unlink z/a"),
@@ -196,12 +240,97 @@ fn what_is_removed_after_it_was_applied_is_told() {
             ("mkdir d; create d/a 1", "rm-r d; mkdir d; create d/b 5", "unlink d/b"),
             ("create a 1", "mkdir n; mv a n/a", "unlink n/a"),
         ] {
-            if how.live && work.contains("mv ") {
-                continue; // see `how`
-            }
             let turns = [(script(work), how, vec![]), (script(more), how, vec![])];
             let mut both = Both::new(&script(lower), None, false);
             both.goes_on(&turns).unwrap_or_else(|e| panic!("{how:?} {work}; {more}: {e}"));
         }
+    }
+}
+
+/// Whoever has a file open goes on in it when its directory was renamed, and that was applied.
+#[test]
+fn an_open_file_goes_on_in_a_renamed_directory() {
+    let cases = [
+        ("mkdir d; create d/c 4", "mv d x; hold x/c", "x/c"),
+        ("mkdir d; create d/c 4", "hold d/c; mv d x", "x/c"),
+        ("mkdir d; create d/c 4", "mv d x; hold x/c; write-held 4 4", "x/c"),
+        ("mkdir d; create d/c 4", "hold d/c; write-held 4 4; mv d x", "x/c"),
+        ("mkdir d; mkdir d/e; create d/e/c 4", "mv d x; hold x/e/c; write-held 4 4", "x/e/c"),
+        ("mkdir d; mkdir d/e; create d/e/c 4", "mv d x; mv x/e x/f; hold x/f/c; write-held 4 4", "x/f/c"),
+        ("mkdir d; mkdir d/e; create d/e/c 4", "mv d/e x; rm-r d; hold x/c; write-held 4 4", "x/c"),
+        ("mkdir d; create d/c 4", "mkdir n; mv d n/x; hold n/x/c; write-held 4 4", "n/x/c"),
+        ("mkdir d; create d/c 4", "mv d x; mkdir d; create d/c 9; hold x/c; write-held 4 4", "x/c"),
+        ("mkdir d; create d/c 4; mkdir e; create e/c 2", "exchange d e; hold e/c; write-held 4 4", "e/c"),
+        ("mkdir d; create d/c 4; mkdir e; create e/c 2", "exchange d e; hold e/c", "e/c"),
+        ("mkdir d; create d/a 1", "mv d x; create x/c 4; hold x/c; write-held 4 4", "x/c"),
+        ("mkdir d; create d/a 1; create c 4", "mv d x; mv c x/c; hold x/c; write-held 4 4", "x/c"),
+    ];
+    for ((lower, work, path), looks) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+        let mut both = Both::new(&script(lower), None, false);
+        both.apply(&script(work)).unwrap_or_else(|e| panic!("{work}: {e}"));
+        for turn in 0..3 {
+            both.some_leave(How { live: true, looks, ..REST }, &[]).unwrap_or_else(|e| panic!("{work}: {e}"));
+            let end = 8 + 4 * turn;
+            let more = Op::HeldWrite { which: 0, offset: end, len: 4 };
+            both.view.apply(0, &more).unwrap_or_else(|e| panic!("{work}: written later: {e}"));
+            let (_, attr) = both.view.find(&at(path)).unwrap_or_else(|e| panic!("{work}: {path}: {e}"));
+            assert_eq!(attr.size, u64::from(end) + 4, "{work}: what was written later is lost");
+            let real = both.view.setup.lowers[0].0.join(path).metadata().unwrap().len();
+            assert!(real <= end.into(), "{work}: what was written later is in the real tree");
+        }
+        both.the_rest_is_applied().unwrap_or_else(|e| panic!("{work}: {e}"));
+    }
+}
+
+/// A file that went back to its place is the same whenever it is moved again.
+#[test]
+fn a_file_that_went_back_can_be_moved_again() {
+    let discarded = How { applied: false, live: true, looks: false };
+    for (work, more) in [
+        ("mv a t; mkdir a; mv t a/a", "mv a b"),
+        ("mv a t; mkdir a; mv t a/a", "write a 3 3"),
+        ("hold a; write a 3 3; unlink a", "write a 2 2; unlink a"),
+        ("hold a; write a 3 3; unlink a", "hold a; mv a b"),
+        ("hold a; write a 3 3; unlink a; create a 5", "mv a b; create a 3"),
+    ] {
+        let turns = [work, more, more].map(|work| (script(work), discarded, vec![]));
+        let mut both = Both::new(&script("create a 9"), None, false);
+        both.goes_on(&turns).unwrap_or_else(|e| panic!("{work}; {more}: {e}"));
+    }
+}
+
+/// Others made something in the real tree where the session has its own: when that goes, the journal knows what is hidden.
+#[test]
+fn what_came_to_be_hidden_is_told_when_what_hid_it_goes() {
+    for (work, theirs, more, told) in [
+        ("create d 2", "d", "mv d c", vec!["A c", "D d"]),
+        ("create d 2", "d", "unlink d", vec!["D d"]),
+        ("create e/d 2", "e/d", "unlink e/d", vec!["D e/d"]),
+        ("create e/d 2", "e/d", "mv e/d e/c; create e/d 3", vec!["A e/c", "M e/d"]),
+        ("create d 2; create k 1", "d", "mv k d; unlink d", vec!["D d"]),
+        ("mkdir q", "q/", "rmdir q", vec!["D q"]),
+    ] {
+        let mut both = Both::new(&script("mkdir e"), None, false);
+        both.works_on(&script(work));
+        let real = both.view.setup.lowers[0].0.join(theirs);
+        if theirs.ends_with('/') { fs::create_dir(real) } else { fs::write(real, "theirs") }.unwrap();
+        both.works_on(&script(more));
+        both.view.union().sync().unwrap();
+        let (folded, _, differ) = disagreements(&both.view.setup);
+        let words: Vec<_> =
+            folded.iter().map(|s| format!("{} {}", s.change.what.letter(), s.change.path)).collect();
+        assert_eq!((words, differ), (told.iter().map(|s| s.to_string()).collect(), vec![]), "{work}; {more}");
+    }
+}
+
+/// Of symlinks alike, one that takes another's place leaves no mark of where it came from.
+#[test]
+fn symlinks_alike_that_change_places_are_no_disagreement() {
+    for work in ["mv a d", "exchange a d", "unlink a; symlink a; mv a d"] {
+        let mut both = Both::new(&script("symlink a; symlink d"), None, false);
+        both.works_on(&script(work));
+        both.view.stop();
+        let (_, _, differ) = disagreements(&both.view.setup);
+        assert_eq!(differ, [], "{work}");
     }
 }

@@ -6,7 +6,7 @@ use super::partial::{Moved, rebase};
 use super::paths::Resolver;
 use super::settle::Settled;
 use super::{RootDirs, compare, objects, root_of};
-use crate::base::{Attr, BaseId, ChangeSet, Error, Kind, RelPath, Result, What};
+use crate::base::{Attr, BaseId, Change, ChangeSet, Error, Kind, RelPath, Result, What};
 use objects::Object;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -21,6 +21,10 @@ pub struct Aftermath {
     gone: BTreeSet<(u16, RelPath)>,
     /// Directories that have other attributes.
     styled: BTreeSet<(u16, RelPath)>,
+    /// Files that are not there any more.
+    lost: BTreeSet<(u16, RelPath)>,
+    /// Names that nothing has, and something has again.
+    taken: BTreeSet<(u16, RelPath)>,
     /// What the application had made of files.
     applied: BTreeMap<(u16, RelPath), Attr>,
 }
@@ -33,7 +37,26 @@ impl Aftermath {
             Space::Real(root) => Some((root, place.path.clone())),
             Space::Kept => None,
         };
+        // The first operation at a name tells whether it was free before.
+        let (mut met, mut free) = (BTreeSet::new(), BTreeSet::new());
         for op in &log.ops {
+            let (left, entered) = match op {
+                Op::Move { from, to, .. } => (vec![from], vec![to]),
+                Op::Make { at, .. } => (vec![], vec![at]),
+                Op::Swap { one, other, .. } => (vec![one, other], vec![]),
+                Op::Bytes { at, .. } | Op::Copied { from: at, .. } | Op::Unswapped { one: at } => {
+                    (vec![at], vec![])
+                }
+                Op::Mkdir { .. } | Op::Rmdir { .. } | Op::Attrs { .. } | Op::Times { .. } => (vec![], vec![]),
+            };
+            for place in left {
+                met.extend(real(place));
+            }
+            for place in entered.into_iter().filter_map(real) {
+                if met.insert(place.clone()) {
+                    free.insert(place);
+                }
+            }
             match op {
                 Op::Mkdir { at } => after.gone.extend(real(at)),
                 Op::Move { to, id, .. } if id.kind == Kind::Dir => after.gone.extend(real(to)),
@@ -42,35 +65,44 @@ impl Aftermath {
             }
         }
         let files = log.after.iter().filter_map(|a| Some(((a.root, a.path.clone()), a.attr?)));
+        after.taken =
+            log.after.iter().filter(|a| a.attr.is_none()).map(|a| (a.root, a.path.clone())).collect();
         after.applied = files.filter(|(_, attr)| attr.kind == Kind::File).collect();
+        after.lost = free.into_iter().filter(|place| after.applied.contains_key(place)).collect();
         after
     }
 
-    /// Refuses the undo when the session has changes in a directory that goes: they would have no place any more.
+    /// Refuses the undo when the session has changes of what goes, or in it: they would have no place any more; or has
+    /// something of its own where something comes back. `set` is what the journal folds to, and `settled` what of it differs.
     ///
     /// # Errors
     /// When it has; the hint names them.
-    pub fn check(&self, set: &ChangeSet) -> Result<()> {
-        const SHOWN: usize = 5;
+    pub fn check(&self, set: &ChangeSet, settled: &[Settled]) -> Result<()> {
         let resolver = Resolver::new(&set.changes);
         for (root, dir) in &self.gone {
-            let is_in = |c: &&crate::base::Change| {
+            let is_in = |c: &&Change| {
                 let slot = resolver.slot(c.root, &c.path).filter(|slot| slot.starts_with(dir));
                 // The directory itself may have been removed or replaced by something else.
                 let needs = slot.is_some_and(|slot| slot != *dir || keeps_dir(c));
                 c.root == *root && (needs || c.from.as_ref().is_some_and(|from| from.starts_with(dir)))
             };
-            let held: Vec<String> =
-                set.changes.iter().filter(is_in).map(|c| c.path.to_string()).take(SHOWN + 1).collect();
-            if held.is_empty() {
-                continue;
+            let why = "goes with it, and the session has changes in it";
+            refuse(dir, why, set.changes.iter().filter(is_in))?;
+        }
+        let resolver = Resolver::new(settled.iter().map(|s| &s.change));
+        let at = |c: &Change| resolver.slot(c.root, &c.path).map(|slot| (c.root, slot));
+        for c in settled.iter().map(|s| &s.change) {
+            let was = c.from.clone().map(|from| (c.root, from));
+            let stays = matches!(c.what, What::Modified | What::Meta);
+            let source = was.or_else(|| at(c).filter(|_| stays)).filter(|place| self.lost.contains(place));
+            if let Some((_, path)) = source {
+                refuse(&path, "goes with it, and the session has changes of it", std::iter::once(c))?;
             }
-            let more = if held.len() > SHOWN { " and more" } else { "" };
-            let names = held.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(" ");
-            return Err(Error::failure(format!(
-                "cannot undo: {dir} goes with it, and the session has changes in it"
-            ))
-            .hint(format!("apply or discard these first: {names}{more}")));
+            let comes = matches!(c.what, What::Added | What::Renamed);
+            if let Some((_, path)) = at(c).filter(|place| comes && self.taken.contains(place)) {
+                let why = "comes back with it, and the session has something else there";
+                refuse(&path, why, std::iter::once(c))?;
+            }
         }
         Ok(())
     }
@@ -143,7 +175,20 @@ impl Aftermath {
     }
 }
 
+/// Refuses the undo because of `held`, changes of the session, if there are any.
+fn refuse<'a>(path: &RelPath, why: &str, held: impl Iterator<Item = &'a Change>) -> Result<()> {
+    const SHOWN: usize = 5;
+    let held: Vec<String> = held.map(|c| c.path.to_string()).take(SHOWN + 1).collect();
+    if held.is_empty() {
+        return Ok(());
+    }
+    let more = if held.len() > SHOWN { " and more" } else { "" };
+    let names = held.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(" ");
+    Err(Error::failure(format!("cannot undo: {path} {why}"))
+        .hint(format!("apply or discard these first: {names}{more}")))
+}
+
 /// Whether a change of the directory at its own path leaves a directory there that is merged with the real one.
-fn keeps_dir(c: &crate::base::Change) -> bool {
+fn keeps_dir(c: &Change) -> bool {
     c.kind == Kind::Dir && !matches!(c.what, What::Deleted | What::Renamed)
 }

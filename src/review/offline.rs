@@ -79,7 +79,13 @@ impl Dropper for Offline<'_> {
         }
         let change = self.left.remove(&(root, path.clone()));
         self.replaced.left(root, path);
+        let times = self.times_above(dirs, path, change).map_err(failed)?;
         self.edit(dirs, path, change).map_err(failed)?;
+        for (dir, was) in times {
+            if let Some(dir) = Object::find(dirs.upper.as_fd(), &dir).map_err(failed)? {
+                super::attrs::set_both_times(&dir, was.atime, was.mtime).map_err(failed)?;
+            }
+        }
         if let Some(o) = &object {
             forget_index(dirs, o).map_err(failed)?;
         }
@@ -136,6 +142,27 @@ fn reset_root(dirs: &RootDirs) -> Sys<()> {
 }
 
 impl Offline<'_> {
+    /// The directories, changes themselves, from which something is taken that the real tree has now, and what they are: to
+    /// the session nothing changed in them, so their times are to stay.
+    fn times_above(
+        &self,
+        dirs: &RootDirs,
+        path: &RelPath,
+        change: Option<&Change>,
+    ) -> Sys<Vec<(RelPath, Attr)>> {
+        let from = change.filter(|c| c.what == What::Renamed).and_then(|c| c.from.as_ref());
+        let old = from.map(|from| self.old_place(dirs, path, from));
+        let mut above: Vec<_> = ancestors(path).chain(old.iter().flat_map(ancestors)).collect();
+        above.retain(|dir| self.why == Leave::Applied && self.left.contains_key(&(dirs.root, dir.clone())));
+        let mut times = Vec::new();
+        for dir in above {
+            if let Some(attr) = objects::stat(dirs.upper.as_fd(), &dir)?.filter(|a| a.kind == Kind::Dir) {
+                times.push((dir, attr));
+            }
+        }
+        Ok(times)
+    }
+
     /// Notes that a file with other names, `was` before, was just changed here.
     fn note_relinked(&self, was: &Object) -> Sys<()> {
         let now = file::stat(was.fd.as_fd())?.ctime;

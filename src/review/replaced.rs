@@ -2,19 +2,23 @@
 //!
 //! Such a directory hides all of the real one by one mark. Before a change beneath it leaves the session alone, it is
 //! merged with the real one: whiteouts say what it hides, so that the one that leaves can leave without the others.
+//!
+//! And directories that the session renamed, once the real tree has renamed them: what is in them leaves before they do, and
+//! is to be found meanwhile, so they are told first where the real one is by now.
 
 use super::objects::{self, Object};
 use super::offline::lower_of;
 use super::{Leave, RootDirs, scan};
-use crate::base::{Attr, ChangeSet, Error, Kind, RelPath, Result, Sys, What};
+use crate::base::{Attr, BaseId, ChangeSet, Error, Kind, RelPath, Result, Sys, What};
+use crate::layer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 
 /// The renames of a session, which say which real directories are not those of their place.
 pub struct Replaced {
     why: Leave,
-    /// For each rename that is still there, by its new path: its old one.
-    renames: BTreeMap<(u16, RelPath), RelPath>,
+    /// For each rename that is still there, by its new path: its old one, and what it moved.
+    renames: BTreeMap<(u16, RelPath), (RelPath, Option<BaseId>)>,
     /// Real paths of which a rename that is still there took the object, and where it is now.
     taken: BTreeMap<(u16, RelPath), RelPath>,
     /// The same real paths for all renames, also those that left.
@@ -29,7 +33,7 @@ impl Replaced {
         let (mut renames, mut taken) = (BTreeMap::new(), BTreeMap::new());
         for c in set.changes.iter().filter(|c| c.what == What::Renamed) {
             if let Some(from) = &c.from {
-                renames.insert((c.root, c.path.clone()), from.clone());
+                renames.insert((c.root, c.path.clone()), (from.clone(), c.base.clone()));
                 taken.insert((c.root, from.clone()), c.path.clone());
             }
         }
@@ -39,7 +43,7 @@ impl Replaced {
 
     /// The change at `path` left.
     pub fn left(&mut self, root: u16, path: &RelPath) {
-        if let Some(from) = self.renames.remove(&(root, path.clone())) {
+        if let Some((from, _)) = self.renames.remove(&(root, path.clone())) {
             self.taken.remove(&(root, from));
         }
     }
@@ -90,7 +94,7 @@ impl Replaced {
     /// The topmost directory at or above `path` that hides a real one, and where that is.
     fn topmost(&self, dirs: &RootDirs, path: &RelPath) -> Sys<Option<(RelPath, RelPath)>> {
         match self.why {
-            Leave::Applied => topmost_applied(dirs, path),
+            Leave::Applied => self.topmost_applied(dirs, path),
             Leave::Discarded => {
                 let mut found = None;
                 self.reveal(dirs, path, |at, real, _| {
@@ -121,22 +125,42 @@ impl Replaced {
             Ok(true)
         })
     }
-}
 
-/// As [`Replaced::topmost`], for what the real tree has now: directories that the session renamed were renamed there
-/// before, so everything on the way has its path in both.
-fn topmost_applied(dirs: &RootDirs, path: &RelPath) -> Sys<Option<(RelPath, RelPath)>> {
-    let is_dir = |a: Attr| a.kind == Kind::Dir;
-    let mut at = RelPath::root();
-    for name in path.components() {
-        at = at.join(name);
-        let Some(object) = Object::find(dirs.upper.as_fd(), &at)? else { continue };
-        if is_dir(object.attr)
-            && scan::is_opaque(dirs, &object)?
-            && objects::stat(dirs.real.as_fd(), &at)?.is_some_and(is_dir)
-        {
-            return Ok(Some((at.clone(), at)));
+    /// As [`Replaced::topmost`], for what the real tree has now: directories that the session renamed were renamed there
+    /// before, so everything on the way has its path in both.
+    fn topmost_applied(&self, dirs: &RootDirs, path: &RelPath) -> Sys<Option<(RelPath, RelPath)>> {
+        let mut at = RelPath::root();
+        for name in path.components() {
+            let above = at.clone();
+            at = at.join(name);
+            let Some(object) = Object::find(dirs.upper.as_fd(), &at)? else { continue };
+            if object.attr.kind != Kind::Dir {
+                continue;
+            }
+            let Some(real) = objects::stat(dirs.real.as_fd(), &at)?.filter(is_dir) else { continue };
+            if scan::is_opaque(dirs, &object)? {
+                return Ok(Some((at.clone(), at)));
+            }
+            if let Some(shown) = layer::read_redirect(object.fd.as_fd(), &above)?
+                && shown != at
+                && self.was_renamed(dirs, &at, &real, &shown)?
+            {
+                return Ok(Some((at.clone(), at)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether `real`, which the real tree has at `at`, is what it had at `shown` when the session renamed that.
+    fn was_renamed(&self, dirs: &RootDirs, at: &RelPath, real: &Attr, shown: &RelPath) -> Sys<bool> {
+        match self.renames.get(&(dirs.root, at.clone())) {
+            Some((_, Some(base))) => Ok((base.dev, base.ino) == (real.dev, real.ino)),
+            Some((_, None)) => Ok(!objects::stat(dirs.real.as_fd(), shown)?.as_ref().is_some_and(is_dir)),
+            None => Ok(false),
         }
     }
-    Ok(None)
+}
+
+fn is_dir(attr: &Attr) -> bool {
+    attr.kind == Kind::Dir
 }

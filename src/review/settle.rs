@@ -566,9 +566,10 @@ fn split_renames(map: &Outcome, other: &Outcome, set: &[Settled]) -> Outcome {
         let old = merged_place(map, *root, from);
         let old_key = (*root, old.clone());
         // What took the place of something is Modified or Typed there, when no rename is seen; or nothing, when it is
-        // just like that (a fifo exchanged with a fifo).
+        // just like that (a fifo exchanged with a fifo), but for its times maybe (a symlink with the same target).
         match theirs.map(|t| t.0) {
             Some(w @ (What::Modified | What::Typed)) => drop(out.insert(key, (w, None))),
+            Some(What::Meta) if replacing.contains(&key) => drop(out.insert(key, (What::Meta, None))),
             None if replacing.contains(&key) => {}
             _ => drop(out.insert(key, (What::Added, None))),
         }

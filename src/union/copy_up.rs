@@ -14,6 +14,7 @@ use crate::journal::Op;
 use crate::layer::{self, Origin, StatXattr, index_name};
 use crate::sys::{data, file, xattr};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -291,11 +292,7 @@ impl Union {
             forced(dir.as_fd(), rename)?;
         }
         // The object is there now: what goes wrong from here on is not the caller's.
-        let (atime, mtime) = (Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)));
-        let put_back = || file::utimens_at(dir.as_fd(), b"", atime, mtime);
-        if let Err(e) = put_back().or_else(|_| put_back()) {
-            tracing::warn!("the times of a directory could not be put back after a copy-up: {e}");
-        }
+        put_back_times(dir.as_fd(), &before);
         Ok(())
     }
 
@@ -464,6 +461,36 @@ pub(super) fn copy_xattrs(from: BorrowedFd<'_>, to: BorrowedFd<'_>, not: impl Fn
         }
     }
     Ok(())
+}
+
+/// Gives the upper directory `to` the attributes of the real one, and returns these.
+pub(super) fn like_real(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Sys<Attr> {
+    let now = file::stat(from)?;
+    // Without write permission not even its owner may set xattrs (xattr(7)).
+    file::chmod_fd(to, now.perm | 0o200)?;
+    for name in xattr::list(to)?.into_iter().filter(|n| n.starts_with(b"user.") && !layer::is_private(n)) {
+        if xattr::get(from, &name)?.is_none() {
+            xattr::remove(to, &name)?;
+        }
+    }
+    copy_meta(from, to, &now, |_| Ok(()))?;
+    Ok(now)
+}
+
+/// The xattrs of an object that are its own.
+pub(super) fn own_xattrs(object: BorrowedFd<'_>) -> Sys<BTreeMap<Vec<u8>, Option<Vec<u8>>>> {
+    let names = xattr::list(object)?.into_iter().filter(|name| !layer::is_private(name));
+    names.map(|name| Ok((name.clone(), xattr::get(object, &name)?))).collect()
+}
+
+/// Gives the directory `dir` of the upper its times back after a change of it that is none of the merged view's. What was done is
+/// done, so that this failed is only told.
+pub(super) fn put_back_times(dir: BorrowedFd<'_>, before: &Attr) {
+    let (atime, mtime) = (Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)));
+    let put_back = || file::utimens_at(dir, b"", atime, mtime);
+    if let Err(e) = put_back().or_else(|_| put_back()) {
+        tracing::warn!("the times of a directory could not be put back: {e}");
+    }
 }
 
 /// The owner of a copy that is no file or directory: in the attribute where it can have one, else where permitted.

@@ -1,6 +1,6 @@
 //! A change leaves the session while it is in use: it was applied to the real tree, or discarded.
 
-use super::copy_up::{copy_meta, forced, mark_at, marks_of, open_forced};
+use super::copy_up::{forced, like_real, mark_at, marks_of, open_forced, own_xattrs, put_back_times};
 use super::lookup::{Seen, open_deep};
 use super::node::{Ident, LowerDir, Node};
 use super::record::Note;
@@ -10,7 +10,6 @@ use crate::base::{Attr, BaseId, Errno, Kind, Name, RelPath, Sys, Time};
 use crate::journal::{Op, Record};
 use crate::layer::{self, Found, LayerKind, index_name};
 use crate::sys::{data, dir as sysdir, file, xattr};
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -106,7 +105,8 @@ impl Union {
     }
 
     /// Merges the directory `path`, which the session made anew over the real one at `real`, with that: it shows what it
-    /// showed, but names what it hides one by one, each of which may then leave. False when it is no such directory.
+    /// showed, but names what it hides one by one, each of which may then leave. One that the session renamed goes on with
+    /// the real one at `real`, to where that was renamed as well. False when it is no such directory.
     ///
     /// # Errors
     /// As the file operations on the upper.
@@ -129,24 +129,31 @@ impl Union {
         };
         // Only of a session's own root is there a real tree that something is applied to.
         let [lower] = &root.lowers[..] else { return Ok(false) };
-        let opaque = || Sys::Ok(marks_of(dir.as_fd(), name, &RelPath::root(), root.prefixed)?.opaque);
-        if attr.kind != Kind::Dir || !opaque()? {
+        if attr.kind != Kind::Dir {
             return Ok(false);
         }
-        let real = match open_deep(lower.dir.as_fd(), real) {
-            Ok(real) => real,
+        let marks = marks_of(dir.as_fd(), name, &RelPath::root(), root.prefixed)?;
+        if !marks.opaque && marks.redirect.is_none() {
+            return Ok(false);
+        }
+        let real_dir = match open_deep(lower.dir.as_fd(), real) {
+            Ok(dir) => dir,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(false),
             Err(e) => return Err(e),
         };
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         let upper = forced(dir.as_fd(), || file::openat(dir.as_fd(), name, flags, 0))?;
-        let forced = |dir: BorrowedFd<'_>, change: &dyn Fn() -> Sys<()>| forced(dir, change);
-        let hidden = layer::expand(upper.as_fd(), real.as_fd(), writable.features, &forced)?;
-        for record in Record::of_merged(index, path, &hidden) {
-            let Record { op, root, path, kind, base, .. } = record;
-            self.record(&Caller::default(), Note::new(op, root, path, kind).base(base));
+        if marks.opaque {
+            let forced = |dir: BorrowedFd<'_>, change: &dyn Fn() -> Sys<()>| forced(dir, change);
+            let hidden = layer::expand(upper.as_fd(), real_dir.as_fd(), writable.features, &forced)?;
+            for record in Record::of_merged(index, path, &hidden) {
+                let Record { op, root, path, kind, base, .. } = record;
+                self.record(&Caller::default(), Note::new(op, root, path, kind).base(base));
+            }
+        } else {
+            forced(upper.as_fd(), || layer::write_redirect(upper.as_fd(), real))?;
         }
-        self.remerge(root, path)?;
+        self.remerge(&self.dirs_beneath(root, path))?;
         let parent = self.node_at(root, path.parent().unwrap_or_default());
         if let (Some(parent), Some(node)) = (parent, self.node_at(root, path.clone())) {
             // What others make there from now on is seen, also at names that the kernel knows to be free.
@@ -249,6 +256,7 @@ impl Union {
             return Ok(true);
         };
         let name = Name::new(name)?;
+        let above = file::stat(dir.as_fd())?;
         let parent = self.node_at(root, path.parent().unwrap_or_default());
         let object = match found {
             Found::Nothing => return Ok(true),
@@ -268,8 +276,9 @@ impl Union {
             Some(attr) if attr.kind == Kind::Dir => {
                 self.leave_dir(root, dir.as_fd(), &name, (path, op), node.as_ref())?;
             }
-            Some(_) => {
-                let known = parent.as_ref().zip(node.as_ref());
+            Some(attr) => {
+                let named = parent.clone().zip(node.clone()).or_else(|| self.named_at(root, path, &attr));
+                let known = named.as_ref().map(|(dir, node)| (dir, node));
                 if let Some((_, node)) = known {
                     self.keep_from_changing(node)?;
                 }
@@ -287,6 +296,9 @@ impl Union {
                 self.leave_file(root, dir.as_fd(), &name, &attr, known, done)?;
             }
             None => {}
+        }
+        if op == Op::Applied {
+            put_back_times(dir.as_fd(), &above);
         }
         if let Some(parent) = parent {
             parent.touch_entries();
@@ -401,7 +413,8 @@ impl Union {
     }
 
     /// Directories at and above `path` that the session renamed, and the application the real ones with them, are merged
-    /// with these at once, though their own change leaves last: what is open beneath them is to go on there.
+    /// with these at once, though their own change leaves last: what is open beneath them is to go on there. That is, where
+    /// the real tree has nothing at the old place: else only who knows what was renamed can tell (see [`Union::merge`]).
     fn follow_moved(&self, root: &Root, path: &RelPath) -> Sys<()> {
         let writable = root.writable.as_ref().ok_or(Errno::EROFS)?;
         // Only of a session's own root is there a real tree that something is applied to.
@@ -433,7 +446,7 @@ impl Union {
                 None => own,
             };
         }
-        moved.map_or(Ok(()), |top| self.remerge(root, &top))
+        moved.map_or(Ok(()), |top| self.remerge(&self.dirs_beneath(root, &top)))
     }
 
     /// The directory `path` leaves the upper if it is there only for what was in it, and nothing is.
@@ -453,7 +466,9 @@ impl Union {
         let mut held = Vec::new();
         let left = self.dir_at(root, path, &mut held).and_then(|found| match found {
             Some((parent, node)) if self.is_unchanged(&parent, name, dir.as_fd())? => {
+                let before = file::stat(above.as_fd())?;
                 forced(above.as_fd(), || file::rmdirat(above.as_fd(), name))?;
+                put_back_times(above.as_fd(), &before);
                 self.fds.forget_all(node.id, node.place.read().lowers.len());
                 let mut place = node.place.write();
                 place.upper = false;
@@ -525,7 +540,8 @@ impl Union {
                 Err(e) => return Err(e),
             }
         }
-        if let Some(node) = node {
+        let dirs = self.dirs_beneath(root, path);
+        for (_, node) in dirs.iter().filter(|(at, _)| at == path) {
             self.fds.forget_all(node.id, node.place.read().lowers.len());
             let mut place = node.place.write();
             place.upper = !empty;
@@ -533,7 +549,7 @@ impl Union {
                 link.upper = !empty;
             }
         }
-        self.remerge(root, path)?;
+        self.remerge(&dirs)?;
         // What was applied is like the real one already, unless somebody has just changed it again.
         if empty || op == Op::Applied {
             return Ok(());
@@ -568,8 +584,9 @@ impl Union {
         }
     }
 
-    /// Finds anew what shows through the known directories at and below `path`, from the top.
-    fn remerge(&self, root: &Root, path: &RelPath) -> Sys<()> {
+    /// The known directories at and below `path`, from the top. There may be more than one of a path: who is in a directory
+    /// goes on with the old one where others changed what it is.
+    fn dirs_beneath(&self, root: &Root, path: &RelPath) -> Vec<(RelPath, Arc<Node>)> {
         let mut dirs: Vec<(RelPath, Arc<Node>)> = self
             .nodes
             .all()
@@ -579,27 +596,54 @@ impl Union {
             .filter(|(at, n)| !at.is_root() && at.starts_with(path) && !n.place.read().gone)
             .collect();
         dirs.sort_by(|a, b| a.0.cmp(&b.0));
+        dirs
+    }
+
+    /// Finds anew what shows through `dirs`, which are in order from the top.
+    fn remerge(&self, dirs: &[(RelPath, Arc<Node>)]) -> Sys<()> {
         for (_, node) in dirs {
             let Some(link) = node.place.read().links.first().cloned() else {
                 continue;
             };
-            let upper = node.place.read().upper;
-            let (lowers, _): (Vec<LowerDir>, _) =
-                self.merge_lowers(&link.parent, link.name.as_bytes(), upper)?;
+            let mut upper = node.place.read().upper;
+            let merged = match self.merge_lowers(&link.parent, link.name.as_bytes(), upper) {
+                // It left as another node, which was there to be found when it did.
+                Err(Errno::ENOENT) if upper => {
+                    upper = false;
+                    self.merge_lowers(&link.parent, link.name.as_bytes(), upper)
+                }
+                merged => merged,
+            };
+            let (lowers, _): (Vec<LowerDir>, _) = merged?;
             self.fds.forget_all(node.id, node.place.read().lowers.len());
             let watched = node.dir()?.watched.load(Ordering::Acquire) != 0;
-            self.unwatch(&node);
+            self.unwatch(node);
             let gone = lowers.is_empty() && !upper;
             let mut place = node.place.write();
+            if !upper {
+                place.upper = false;
+                place.links.iter_mut().for_each(|link| link.upper = false);
+            }
             place.lowers = lowers.into();
             place.gone = gone;
             drop(place);
             // The kernel goes on using what it knows of the names in it.
             if watched {
-                self.ensure_watched(&node);
+                self.ensure_watched(node);
             }
         }
         Ok(())
+    }
+
+    /// The known non-directory of the upper `attr` at `path`, and its directory as it knows that, which may be another node
+    /// than the one that leads there by now.
+    fn named_at(&self, root: &Root, path: &RelPath, attr: &Attr) -> Option<(Arc<Node>, Arc<Node>)> {
+        let (above, name) = (path.parent()?, path.file_name()?);
+        let found = self.nodes.find_copied(attr.dev, attr.ino);
+        let node = found.or_else(|| self.nodes.find(&Ident::of(root.node.root, attr)))?;
+        let links = node.place.read().links.clone();
+        let mut there = links.into_iter().filter(|l| l.upper && l.name.as_bytes() == name);
+        there.find(|l| self.upper_path(&l.parent) == above).map(|link| (link.parent, node))
     }
 
     fn node_at(&self, root: &Root, path: RelPath) -> Option<Arc<Node>> {
@@ -627,26 +671,6 @@ impl Union {
         // One that the session made is known by its own number until somebody looks for what the real tree has by now.
         of(top.as_ref().unwrap_or(&attr)).or_else(|| of(&attr))
     }
-}
-
-/// Gives the upper directory `to` the attributes of the real one, and returns these.
-fn like_real(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Sys<Attr> {
-    let now = file::stat(from)?;
-    // Without write permission not even its owner may set xattrs (xattr(7)).
-    file::chmod_fd(to, now.perm | 0o200)?;
-    for name in xattr::list(to)?.into_iter().filter(|n| n.starts_with(b"user.") && !layer::is_private(n)) {
-        if xattr::get(from, &name)?.is_none() {
-            xattr::remove(to, &name)?;
-        }
-    }
-    copy_meta(from, to, &now, |_| Ok(()))?;
-    Ok(now)
-}
-
-/// The xattrs of an object that are its own.
-fn own_xattrs(object: BorrowedFd<'_>) -> Sys<BTreeMap<Vec<u8>, Option<Vec<u8>>>> {
-    let names = xattr::list(object)?.into_iter().filter(|name| !layer::is_private(name));
-    names.map(|name| Ok((name.clone(), xattr::get(object, &name)?))).collect()
 }
 
 /// The name that the object `name` of an upper directory would have in the index: it was copied up from one with

@@ -134,6 +134,9 @@ pub(crate) struct Node {
     /// Whether its file left the session, and another node has its number. Held to read by whoever changes the file, to
     /// write (by trying only) where it leaves; within no other lock then.
     pub left: RwLock<bool>,
+    /// A non-directory of the upper without any name left: whoever has it open goes on with it, but the real object that it
+    /// was copied from, when that is seen again, is another. Never becomes false again.
+    pub nameless: AtomicBool,
     /// A rule says so; it never becomes false again.
     pub read_only: AtomicBool,
     pub dir: Option<Box<Dir>>,
@@ -155,6 +158,7 @@ impl Node {
             maybe_suid: AtomicBool::new(false),
             no_capability: AtomicBool::new(false),
             left: RwLock::new(false),
+            nameless: AtomicBool::new(false),
             read_only: AtomicBool::new(false),
             dir: (kind == Kind::Dir).then(Box::default),
         }
@@ -172,6 +176,11 @@ impl Node {
         let mut node = Node::new(super::ROOT_ID, super::TOP, Kind::Dir, ident, Place::default());
         node.dir = Some(Box::new(Dir { fixed: children, ..Dir::default() }));
         node
+    }
+
+    /// Whether it is what the object `ident` is known as.
+    fn is(&self, ident: &Ident) -> bool {
+        self.ident == *ident && !self.nameless.load(Ordering::Acquire)
     }
 
     pub fn dir(&self) -> Sys<&Dir> {
@@ -270,7 +279,7 @@ impl Table {
             Some(id) => *id,
             None => self.preferred_id(ident),
         };
-        self.nodes.get(&id).filter(|n| n.ident == *ident).map(|n| n.clone())
+        self.nodes.get(&id).filter(|n| n.is(ident)).map(|n| n.clone())
     }
 
     /// The node whose upper object has this inode, if it was copied up.
@@ -319,7 +328,7 @@ impl Table {
                 self.private.insert(ident, id);
             }
             match self.nodes.entry(id) {
-                Slot::Occupied(slot) if slot.get().ident == ident => {
+                Slot::Occupied(slot) if slot.get().is(&ident) => {
                     slot.get().lookups.fetch_add(1, Ordering::Relaxed);
                     return (slot.get().clone(), false);
                 }

@@ -5,12 +5,13 @@ use super::lookup::{Seen, write_adj};
 use super::node::{Ident, Node, NodeId};
 use super::record::Note;
 use super::{Caller, TOP, Union, Writable};
-use crate::base::{Attr, BaseId, Errno, Kind, Name, Sys};
+use crate::base::{Attr, BaseId, Errno, Kind, Name, RelPath, Sys};
 use crate::journal::Op;
 use crate::layer::{self, WhiteoutForm};
 use crate::sys::{dir as sysdir, file};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Union {
     /// Removes the non-directory `name` from `parent`.
@@ -46,6 +47,7 @@ impl Union {
             Some(node) if matches!(seen, Seen::Upper(_)) => self.untold(&dir, name.as_bytes(), node)?,
             _ => matches!(seen, Seen::Lower(..)).then(|| BaseId::of(&attr)),
         };
+        let strange = self.strange_below(&dir, &name, node.as_ref(), seen)?;
         let fewer = fewer_names(root, node.as_ref(), &dir, &name)?;
         if let Err(e) = self.hide(root, &dir, &name, seen) {
             fewer.undo(root);
@@ -59,7 +61,8 @@ impl Union {
         if let Some(node) = node.as_ref().filter(|n| n.place.read().gone) {
             self.owed.told(node);
         }
-        self.record(caller, Note::new(Op::Unlink, dir.root, path, attr.kind).base(base));
+        self.record(caller, Note::new(Op::Unlink, dir.root, path.clone(), attr.kind).base(base));
+        self.record_hidden(caller, dir.root, path, strange);
         Ok(node)
     }
 
@@ -88,16 +91,46 @@ impl Union {
             _ => Ok(Some(BaseId::of(&attr))),
         };
         let removed = base.and_then(|base| {
+            let strange = self.strange_below(&dir, &name, Some(&child), seen)?;
             self.remove_empty_dir(root, &dir, &name, &child, seen)?;
             self.owed.told(&child);
-            Ok(base)
+            Ok((base, strange))
         });
         self.forget(child.id, 1);
-        let base = removed?;
+        let (base, strange) = removed?;
         dir.touch_entries();
         let path = self.path_in(&dir, name.as_bytes());
-        self.record(caller, Note::new(Op::Rmdir, dir.root, path, Kind::Dir).base(base));
+        self.record(caller, Note::new(Op::Rmdir, dir.root, path.clone(), Kind::Dir).base(base));
+        self.record_hidden(caller, dir.root, path, strange);
         Ok(())
+    }
+
+    /// The lower object at `name` of `dir` that the session's own object there is no copy of: it may have come since that was
+    /// made, and then the journal does not know that it is hidden when that goes.
+    pub(crate) fn strange_below(
+        &self,
+        dir: &Arc<Node>,
+        name: &Name,
+        node: Option<&Arc<Node>>,
+        seen: Seen,
+    ) -> Sys<Option<Attr>> {
+        if self.journal.is_none() || !matches!(seen, Seen::Upper(_)) {
+            return Ok(None);
+        }
+        let below = self.find_lower(dir, name.as_bytes())?.map(|(_, attr)| attr);
+        Ok(below.filter(|attr| {
+            node.is_none_or(|node| Ident { twin: node.ident.twin, ..Ident::of(dir.root, attr) } != node.ident)
+        }))
+    }
+
+    /// Tells the journal that `below`, which the lower has at `path`, is not to be seen any more. Where it knows, that says
+    /// nothing new. No number goes with it: what the session did was not done to this object, so to apply it is in conflict
+    /// with whoever made that.
+    pub(crate) fn record_hidden(&self, caller: &Caller, root: u16, path: RelPath, below: Option<Attr>) {
+        if let Some(attr) = below {
+            let base = BaseId { ino: 0, nlink: 1, ..BaseId::of(&attr) };
+            self.record(caller, Note::new(Op::FoundGone, root, path, attr.kind).base(Some(base)));
+        }
     }
 
     /// What the lower object at `name` of `dir` is that `node` of the upper stands for, as far as the journal may not
@@ -321,6 +354,9 @@ pub(crate) fn drop_name(
             && (place.index.is_none() || place.gone)
         {
             place.pin = handle;
+        }
+        if place.gone {
+            node.nameless.store(true, Ordering::Release);
         }
         if place.gone
             && let Some(index) = place.index.take()

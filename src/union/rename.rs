@@ -213,6 +213,7 @@ impl Union {
         let (from_path, to_path) =
             (self.path_in(from.0, from.1.as_bytes()), self.path_in(to.0, to.1.as_bytes()));
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        let mut strange = None;
         if exchange {
             self.exchange(root, &source, &target, &node)?;
         } else {
@@ -221,6 +222,10 @@ impl Union {
             }
             self.check_target(&target, &attr, flags)?;
             base2 = self.base_of_target(&target)?;
+            // A directory that is merged with it takes it along.
+            if node.place.read().lowers.is_empty() {
+                strange = self.strange_below(&source.dir, &source.name, Some(&node), source.seen)?;
+            }
             self.replace(root, &source, &target, &node).inspect_err(|_| {
                 if let (Seen::Upper(attr), Some(base)) = (target.seen, &base2) {
                     self.owed.note_opaque(attr.dev, attr.ino, base.clone());
@@ -231,9 +236,10 @@ impl Union {
         to.0.touch_entries();
         let other = target.node.as_ref().filter(|n| exchange || n.place.read().gone);
         let op = if exchange { Op::Exchange } else { Op::Rename };
-        let mut note = Note::new(op, node.root, from_path, node.kind).base(base);
+        let mut note = Note::new(op, node.root, from_path.clone(), node.kind).base(base);
         (note.path2, note.base2) = (Some(to_path), base2);
         self.record(caller, note);
+        self.record_hidden(caller, node.root, from_path, strange);
         for node in std::iter::once(&node).chain(other) {
             self.owed.told(node);
         }

@@ -49,12 +49,17 @@ impl Union {
                 (Link { parent: dir.clone(), name: name.clone(), upper: false }, layer, attr)
             }));
         }
-        let same = |attr: &Attr| Ident::of(node.root, attr) == node.ident;
+        // As a twin it is the same, too.
+        let same = |attr: &Attr| Ident { twin: node.ident.twin, ..Ident::of(node.root, attr) } == node.ident;
         found.sort_by_key(|(_, _, attr)| !same(attr));
         let shown = !found.is_empty();
         for (link, layer, attr) in found {
-            let place = Place { links: smallvec![link], layer, ..Place::default() };
-            if let Some(new) = self.nodes.succeed(node, Ident::of(node.root, &attr), place) {
+            let place = || Place { links: smallvec![link.clone()], layer, ..Place::default() };
+            let mut new = self.nodes.succeed(node, Ident::of(node.root, &attr), place());
+            if new.is_none() && same(&attr) {
+                new = self.nodes.succeed(node, node.ident, place());
+            }
+            if let Some(new) = new {
                 new.maybe_suid.store(attr.perm & 0o6000 != 0, Ordering::Relaxed);
                 self.let_go(lost);
                 return Ok(());
