@@ -64,6 +64,7 @@ fn pass_on(keeps: impl Fn(What) -> bool) -> Sys<()> {
 }
 
 fn set_close_on_exec(fd: i32) -> Sys<()> {
+    point()?;
     // SAFETY: the call has no memory arguments.
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }).map(drop)
 }
