@@ -12,6 +12,17 @@ fn says(w: &World, args: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
+fn other_names_of_a_changed_file_are_warned_of() {
+    let w = World::new();
+    w.shell("ln a.txt Makefile; ln a.txt third; echo 1 > own; ln own own2");
+    w.quietly(&["run", "-s", "work", "--", "sh", "-c", "echo evil >> a.txt; rm own2; echo 2 > own2"]);
+    let said = w.quietly(&["changes"]);
+    assert_eq!(said, "M a.txt  ! changes the file under 2 other names, too\nM own2\n");
+    w.quietly(&["apply", "-y", "a.txt"]);
+    assert!(w.read("home/project/Makefile").ends_with("evil\n"));
+}
+
+#[test]
 fn undo_takes_back_one_application_after_the_other() {
     let w = World::new();
     w.quietly(&["run", "-s", "work", "--", "sh", "-c", EDIT]);

@@ -242,6 +242,17 @@ fn an_undo_that_the_session_is_in_the_way_of_is_refused() {
     edit(&w, "mv d n");
     refused("d goes with it", "n");
     w.quietly(&["discard", "-y"]);
+    // A change of what would be again what it was.
+    w.shell("echo 1 > f");
+    edit(&w, "echo 2 > f");
+    w.quietly(&["apply", "-y"]);
+    for script in ["rm f", "mv f g", "rm f; mkdir f"] {
+        edit(&w, script);
+        refused("f is again what it was", if script == "mv f g" { "g" } else { "f" });
+        w.quietly(&["discard", "-y"]);
+    }
+    w.quietly(&["undo", "-y"]);
+    w.shell("rm f");
     // That it removed it is no change of anything then.
     edit(&w, "rm d");
     w.quietly(&["undo", "-y"]);

@@ -98,6 +98,13 @@ impl Aftermath {
             if let Some((_, path)) = source {
                 refuse(&path, "goes with it, and the session has changes of it", std::iter::once(c))?;
             }
+            let was = c.from.clone().map_or_else(|| at(c), |from| Some((c.root, from)));
+            let hides = matches!(c.what, What::Deleted | What::Renamed | What::Typed);
+            let stays = |place: &_| self.applied.contains_key(place) && !self.lost.contains(place);
+            if let Some((_, path)) = was.filter(|place| hides && stays(place)) {
+                let why = "is again what it was, and the session has removed or moved it";
+                refuse(&path, why, std::iter::once(c))?;
+            }
             let comes = matches!(c.what, What::Added | What::Renamed);
             if let Some((_, path)) = at(c).filter(|place| comes && self.taken.contains(place)) {
                 let why = "comes back with it, and the session has something else there";

@@ -421,6 +421,12 @@ fn always(dirs: &RootDirs, s: &Settled, why: &mut Vec<String>) -> Result<()> {
     if matches!(upper.kind, Kind::Char | Kind::Block) {
         why.push("is a device".into());
     }
+    // Whatever these are: nothing tells where, but a walk of everything.
+    let others = s.real.filter(|_| s.same_file).map_or(0, |real| real.nlink.saturating_sub(1));
+    if others > 0 {
+        let names = if others == 1 { "name" } else { "names" };
+        why.push(format!("changes the file under {others} other {names}, too"));
+    }
     if upper.kind == Kind::Symlink && s.content {
         let path = &s.change.path;
         let read = |e| Error::on_path("read", path.as_bytes(), e);
