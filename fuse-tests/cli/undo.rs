@@ -219,6 +219,20 @@ fn a_directory_of_somebody_else_gets_its_entries_back_and_keeps_its_times() {
 }
 
 #[test]
+fn links_in_directories_made_since_are_undone_one_application_after_the_other() {
+    let w = World::new();
+    w.shell("echo 0 > f");
+    for n in ["1", "2"] {
+        edit(&w, &format!("echo {n} >> f; mkdir n{n}; ln f n{n}/lf"));
+        w.quietly(&["apply", "-y"]);
+    }
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.shell("cat f n1/lf; ls"), "0\n1\n0\n1\na.txt\ndir\nf\ngone.txt\nn1\n");
+    w.quietly(&["undo", "-y"]);
+    assert_eq!(w.shell("cat f; ls"), "0\na.txt\ndir\nf\ngone.txt\n");
+}
+
+#[test]
 fn an_undo_that_the_session_is_in_the_way_of_is_refused() {
     let w = World::new();
     let refused = |why: &str, first: &str| {

@@ -48,7 +48,7 @@ pub(super) fn run(args: UndoArgs) -> Result<u8> {
         }
         Undone::Refused(moved) => return refuse(&opened.session, &moved),
         Undone::Done { time, changes, after, .. } => {
-            after.check(&opened.folded.set, &opened.settled()?)?;
+            after.check(&opened.roots, &opened.folded.set, &opened.settled()?)?;
             let n = output::count(changes, "change", "changes");
             format!("{n} applied at {}", output::time(time).get(..19).unwrap_or_default())
         }

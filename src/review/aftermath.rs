@@ -77,8 +77,16 @@ impl Aftermath {
     ///
     /// # Errors
     /// When it has; the hint names them.
-    pub fn check(&self, set: &ChangeSet, settled: &[Settled]) -> Result<()> {
+    pub fn check(&self, roots: &[RootDirs], set: &ChangeSet, settled: &[Settled]) -> Result<()> {
         let resolver = Resolver::new(&set.changes);
+        let differs: BTreeSet<_> = settled.iter().map(|s| (s.change.root, &s.change.path)).collect();
+        // What left the session under another of its names is still a change for the journal, but there is nothing of it.
+        let is_there = |c: &Change| -> Result<bool> {
+            let upper = root_of(roots, c.root)?.upper.as_fd();
+            let found = objects::stat(upper, &c.path);
+            let found = found.map_err(|e| Error::on_path("look at", c.path.as_bytes(), e))?;
+            Ok(found.is_some() || differs.contains(&(c.root, &c.path)))
+        };
         for (root, dir) in &self.gone {
             let is_in = |c: &&Change| {
                 let slot = resolver.slot(c.root, &c.path).filter(|slot| slot.starts_with(dir));
@@ -87,7 +95,13 @@ impl Aftermath {
                 c.root == *root && (needs || c.from.as_ref().is_some_and(|from| from.starts_with(dir)))
             };
             let why = "goes with it, and the session has changes in it";
-            refuse(dir, why, set.changes.iter().filter(is_in))?;
+            let mut held = Vec::new();
+            for c in set.changes.iter().filter(is_in) {
+                if is_there(c)? {
+                    held.push(c);
+                }
+            }
+            refuse(dir, why, held.into_iter())?;
         }
         let resolver = Resolver::new(settled.iter().map(|s| &s.change));
         let at = |c: &Change| resolver.slot(c.root, &c.path).map(|slot| (c.root, slot));
