@@ -266,6 +266,15 @@ fn an_undo_that_the_session_is_in_the_way_of_is_refused() {
         w.quietly(&["discard", "-y"]);
     }
     w.quietly(&["undo", "-y"]);
+    edit(&w, "rm f; mkdir f");
+    w.quietly(&["apply", "-y"]);
+    edit(&w, "rmdir f; echo 2 > f");
+    w.quietly(&["apply", "-y"]);
+    edit(&w, "echo 3 > f");
+    refused("f goes with it", "f");
+    w.quietly(&["discard", "-y"]);
+    w.quietly(&["undo", "-y"]);
+    w.quietly(&["undo", "-y"]);
     w.shell("rm f");
     // That it removed it is no change of anything then.
     edit(&w, "rm d");

@@ -37,7 +37,7 @@ impl Aftermath {
             Space::Real(root) => Some((root, place.path.clone())),
             Space::Kept => None,
         };
-        // The first operation at a name tells whether it was free before.
+        // The first operation at a name tells whether it was free before, or had no file.
         let (mut met, mut free) = (BTreeSet::new(), BTreeSet::new());
         for op in &log.ops {
             let (left, entered) = match op {
@@ -49,8 +49,14 @@ impl Aftermath {
                 }
                 Op::Mkdir { .. } | Op::Rmdir { .. } | Op::Attrs { .. } | Op::Times { .. } => (vec![], vec![]),
             };
-            for place in left {
-                met.extend(real(place));
+            let other = match op {
+                Op::Move { id, .. } | Op::Swap { one_id: id, .. } => id.kind != Kind::File,
+                _ => false,
+            };
+            for place in left.into_iter().filter_map(real) {
+                if met.insert(place.clone()) && other {
+                    free.insert(place);
+                }
             }
             for place in entered.into_iter().filter_map(real) {
                 if met.insert(place.clone()) {
