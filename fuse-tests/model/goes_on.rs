@@ -1,18 +1,16 @@
 //! What was applied or discarded has left the session, and the session goes on: what it does from then on is told and
 //! applied as if it had begun just then.
 
+use crate::leaving::Leaver;
 use crate::ops::{self, Op};
 use crate::plain::Plain;
 use crate::script::{at, script};
 use crate::tree::differences;
 use crate::{Both, disagreements, short};
 use proptest::prelude::*;
-use sbx_fuse::base::{self, ChangeSet, Kind, RelPath};
-use sbx_fuse::journal::{self, Journal, Op as Told, Record};
-use sbx_fuse::review::{self, Dropper, Offline, Replaced, RootDirs, Seen, Selection};
-use sbx_fuse::union::{Leave, ROOT_ID, Union};
+use sbx_fuse::journal;
+use sbx_fuse::review::{self, RootDirs, Selection};
 use std::fs;
-use std::sync::Arc;
 
 /// How changes leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,78 +26,6 @@ const REST: How = How { applied: true, live: false, looks: false };
 
 fn how() -> impl Strategy<Value = How> {
     any::<[bool; 3]>().prop_map(|[applied, live, looks]| How { applied, live, looks })
-}
-
-/// Takes changes out of a session, in use or at rest, and has the journal note it.
-struct Leaver<'a> {
-    set: &'a ChangeSet,
-    roots: &'a [RootDirs],
-    op: Told,
-    way: Way<'a>,
-}
-
-enum Way<'a> {
-    Live(Arc<Union>, Replaced, bool),
-    Resting(Box<(Offline<'a>, Journal)>),
-}
-
-impl Dropper for Leaver<'_> {
-    fn drop(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> base::Result<bool> {
-        let change = self.set.changes.iter().find(|c| (c.root, &c.path) == (root, path));
-        match &mut self.way {
-            Way::Live(union, replaced, looks) => {
-                if *looks {
-                    look(union, path);
-                }
-                let from = change.and_then(|c| c.from.as_ref()).map(|f| review::merged(self.set, root, f));
-                let discarded = from.as_ref().filter(|_| self.op == Told::Discarded);
-                for way in std::iter::once(path).chain(discarded) {
-                    replaced.merge_way(&self.roots[0], way, |at, real| {
-                        assert!(union.merge(root, at, real).unwrap(), "{at} was not merged");
-                        Ok(())
-                    })?;
-                }
-                let seen = seen.map(|s| (s.ino, s.ctime));
-                let silent =
-                    silent_above(self.set, path).chain(from.iter().flat_map(|f| silent_above(self.set, f)));
-                let silent = silent.collect();
-                let leave = Leave { op: self.op, root, path: path.clone(), from: from.clone(), seen, silent };
-                let left = union.leave(&leave).unwrap_or_else(|e| panic!("{leave:?}: {e}"));
-                if left {
-                    replaced.left(root, path);
-                }
-                Ok(left)
-            }
-            Way::Resting(resting) => {
-                let (offline, journal) = &mut **resting;
-                if !offline.drop(root, path, seen)? {
-                    return Ok(false);
-                }
-                let kind = change.map_or(Kind::File, |c| c.kind);
-                let (path, proc) = (path.clone(), journal.process(std::process::id()));
-                let record =
-                    Record { op: self.op, root, path, path2: None, kind, base: None, base2: None, proc };
-                journal.append(&record).unwrap();
-                Ok(true)
-            }
-        }
-    }
-}
-
-fn look(union: &Union, path: &RelPath) {
-    let mut dir = ROOT_ID;
-    for name in path.components() {
-        match union.lookup(dir, name) {
-            Ok(entry) if entry.id != 0 => dir = entry.id,
-            _ => return,
-        }
-    }
-}
-
-/// As the command tells the server.
-fn silent_above<'a>(set: &'a ChangeSet, path: &RelPath) -> impl Iterator<Item = RelPath> + 'a {
-    let above = std::iter::successors(path.parent(), RelPath::parent);
-    above.take_while(|dir| !dir.is_root() && !set.changes.iter().any(|c| c.path == *dir))
 }
 
 impl Both {
@@ -123,16 +49,7 @@ impl Both {
             ),
         };
         let why = if how.applied { review::Leave::Applied } else { review::Leave::Discarded };
-        let way = if how.live {
-            Way::Live(self.view.union(), Replaced::new(&set, why), how.looks)
-        } else {
-            Way::Resting(Box::new((
-                Offline::new(&roots, &set, why),
-                Journal::open(&setup.journal).unwrap().0,
-            )))
-        };
-        let op = if how.applied { Told::Applied } else { Told::Discarded };
-        let mut leaver = Leaver { set: &set, roots: &roots, op, way };
+        let mut leaver = Leaver::new(&self.view, &roots, &set, why, how.looks);
         let told = format!("{:?} {selection:?} of {:#?}", how, short(&set));
         if how.applied {
             let plan = review::plan(&settled, &selection).unwrap();
@@ -148,8 +65,8 @@ impl Both {
             let refused = done.as_ref().is_err_and(|e| e.hint.is_some());
             prop_assert!(refused || done.as_ref().is_ok_and(|d| d.kept.is_empty()), "{:?} {}", done, told);
         }
-        if let Way::Resting(resting) = leaver.way {
-            resting.1.close().unwrap();
+        leaver.close();
+        if !how.live {
             self.view.start();
         }
         if how.applied {

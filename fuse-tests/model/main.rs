@@ -7,6 +7,7 @@ mod faults;
 mod goes_on;
 #[cfg(debug_assertions)]
 mod killed;
+mod leaving;
 mod live;
 mod names;
 mod ops;

@@ -1,14 +1,14 @@
 //! Real files with several names: what changes under one of them is told, applied and discarded under all.
 
+use crate::leaving::Leaver;
 use crate::plain::Plain;
 use crate::script::script;
 use crate::tree::differences;
 use crate::{Both, Links};
-use sbx_fuse::base::{ChangeSet, Errno, RelPath, Result};
-use sbx_fuse::journal::{self, Op};
-use sbx_fuse::review::{self, Dropper, RootDirs, Seen, Selection};
-use sbx_fuse::union::{Caller, Leave, ROOT_ID, Union};
-use std::sync::Arc;
+use sbx_fuse::base::Errno;
+use sbx_fuse::journal;
+use sbx_fuse::review::{self, RootDirs, Selection};
+use sbx_fuse::union::{Caller, ROOT_ID};
 
 /// What gives the upper several names of a real file, of which the kernel may know one only when the file is changed.
 const CHANGED_UNDER_ONE: [&str; 7] = [
@@ -28,24 +28,6 @@ fn after(work: &'static str) -> Both {
     both
 }
 
-/// Takes changes out of a session in use.
-struct Live {
-    union: Arc<Union>,
-    set: ChangeSet,
-}
-
-impl Dropper for Live {
-    fn drop(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool> {
-        let change = self.set.changes.iter().find(|c| (c.root, &c.path) == (root, path));
-        let from = change.and_then(|c| c.from.clone());
-        let seen = seen.map(|s| (s.ino, s.ctime));
-        Ok(self
-            .union
-            .leave(&Leave { op: Op::Discarded, root, path: path.clone(), from, seen, silent: vec![] })
-            .unwrap())
-    }
-}
-
 /// All changes of a session in use are discarded: it shows the real tree, and journal and upper tell no change.
 fn is_thrown_away_in_use(both: &mut Both, when: &str) {
     let (union, setup) = (both.view.union(), both.view.setup.clone());
@@ -53,7 +35,9 @@ fn is_thrown_away_in_use(both: &mut Both, when: &str) {
     let roots = [RootDirs::open(&setup.lowers[0].0, &setup.upper, &setup.work, setup.features).unwrap()];
     let set = journal::fold_dir(&setup.journal).unwrap().set;
     let settled = review::settle(&roots, &set).unwrap();
-    let done = review::discard(&roots, &settled, &Selection::All, &mut Live { union, set }).unwrap();
+    let mut leaver = Leaver::new(&both.view, &roots, &set, review::Leave::Discarded, false);
+    let done = review::discard(&roots, &settled, &Selection::All, &mut leaver).unwrap();
+    leaver.close();
     assert_eq!(done.kept, [], "{when}");
     let real = Plain::new(setup.lowers[0].0.clone()).tree();
     let different = differences(&real, &both.view.tree(), false);

@@ -1,57 +1,15 @@
 //! Directories that the session made anew over real ones: each change beneath one leaves alone, of a session at rest as of
 //! one in use, and takes no other with it.
 
+use crate::leaving::Leaver;
 use crate::script::{at, script};
 use crate::view::View;
 use crate::{Both, disagreements};
-use sbx_fuse::base::{Kind, RelPath, Result, What};
-use sbx_fuse::journal::{self, Journal, Op, Record};
+use sbx_fuse::base::{Kind, RelPath, What};
+use sbx_fuse::journal;
 use sbx_fuse::layer::WhiteoutForm;
-use sbx_fuse::review::{self, Dropper, Leave, Offline, Replaced, RootDirs, Seen, Selection, Settled};
-use sbx_fuse::union::{self, Union};
+use sbx_fuse::review::{self, Dropper, Leave, RootDirs, Selection, Settled};
 use std::fs;
-use std::sync::Arc;
-
-/// As the command drops through a server.
-struct Live<'a> {
-    union: Arc<Union>,
-    roots: &'a [RootDirs],
-    replaced: Replaced,
-    op: Op,
-}
-
-impl Dropper for Live<'_> {
-    fn drop(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool> {
-        let union = &self.union;
-        self.replaced.merge_way(&self.roots[0], path, |at, real| {
-            assert!(union.merge(root, at, real).unwrap(), "{at} was not merged");
-            Ok(())
-        })?;
-        let seen = seen.map(|s| (s.ino, s.ctime));
-        let leave = union::Leave { op: self.op, root, path: path.clone(), from: None, seen, silent: vec![] };
-        self.replaced.left(root, path);
-        Ok(union.leave(&leave).unwrap())
-    }
-}
-
-/// As the command drops from a session that no server has.
-struct Resting<'a> {
-    offline: Offline<'a>,
-    journal: Journal,
-    op: Op,
-}
-
-impl Dropper for Resting<'_> {
-    fn drop(&mut self, root: u16, path: &RelPath, seen: Option<Seen>) -> Result<bool> {
-        let left = self.offline.drop(root, path, seen)?;
-        let (path, kind) = (path.clone(), Kind::File);
-        let record = Record { op: self.op, root, path, path2: None, kind, base: None, base2: None, proc: 0 };
-        for record in self.offline.untold().into_iter().chain(left.then_some(record)) {
-            self.journal.append(&record).unwrap();
-        }
-        Ok(left)
-    }
-}
 
 /// A session that made `p` and `p/s` anew, with every kind of change in them.
 fn session(form: Option<WhiteoutForm>) -> Both {
@@ -74,7 +32,6 @@ fn words(set: &[Settled]) -> Vec<String> {
 /// agree.
 fn leaves(both: &mut Both, live: bool, why: Leave, path: &str) -> Vec<String> {
     let setup = both.view.setup.clone();
-    let op = if why == Leave::Applied { Op::Applied } else { Op::Discarded };
     if live {
         both.view.union().sync().unwrap()
     } else {
@@ -91,15 +48,10 @@ fn leaves(both: &mut Both, live: bool, why: Leave, path: &str) -> Vec<String> {
         }
         Leave::Discarded => drop(review::discard(&roots, &settled, &selection, dropper).unwrap()),
     };
-    if live {
-        let replaced = Replaced::new(&set, why);
-        run(&mut Live { union: both.view.union(), roots: &roots, replaced, op });
-        both.view.union().sync().unwrap();
-    } else {
-        let (journal, _) = Journal::open(&setup.journal).unwrap();
-        let mut dropper = Resting { offline: Offline::new(&roots, &set, why), journal, op };
-        run(&mut dropper);
-        dropper.journal.close().unwrap();
+    let mut leaver = Leaver::new(&both.view, &roots, &set, why, false);
+    run(&mut leaver);
+    leaver.close();
+    if !live {
         both.view.start();
     }
     let (folded, scanned, differ) = disagreements(&setup);

@@ -122,6 +122,10 @@ impl View {
         self.start();
     }
 
+    pub fn is_running(&self) -> bool {
+        self.union.is_some()
+    }
+
     pub fn union(&self) -> Arc<Union> {
         self.union.clone().unwrap()
     }
