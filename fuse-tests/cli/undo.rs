@@ -266,6 +266,20 @@ fn an_undo_that_the_session_is_in_the_way_of_is_refused() {
         w.quietly(&["discard", "-y"]);
     }
     w.quietly(&["undo", "-y"]);
+    // Something that comes back where the session removed the directory.
+    w.shell("mkdir b e; echo precious > b/p");
+    edit(&w, "mv b/p q");
+    w.quietly(&["apply", "-y"]);
+    for script in ["rmdir b", "rmdir b; echo > b", "rmdir b; mv -T e b"] {
+        edit(&w, script);
+        refused("b/p comes back with it", "b");
+        w.quietly(&["discard", "-y"]);
+    }
+    edit(&w, "mv b c");
+    w.quietly(&["undo", "-y"]);
+    edit(&w, "cat c/p");
+    w.quietly(&["discard", "-y"]);
+    w.shell("rm -r b e");
     edit(&w, "rm f; mkdir f");
     w.quietly(&["apply", "-y"]);
     edit(&w, "rmdir f; echo 2 > f");

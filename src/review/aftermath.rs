@@ -111,7 +111,19 @@ impl Aftermath {
         }
         let resolver = Resolver::new(settled.iter().map(|s| &s.change));
         let at = |c: &Change| resolver.slot(c.root, &c.path).map(|slot| (c.root, slot));
-        for c in settled.iter().map(|s| &s.change) {
+        for s in settled {
+            let c = &s.change;
+            // Beneath what the session removed, nobody would see what comes back, and it would go with the next application.
+            let removes = matches!(c.what, What::Deleted | What::Typed) || s.over.is_some();
+            if let Some((root, dir)) = at(c).filter(|_| removes) {
+                let kept = self.applied.keys().filter(|place| !self.lost.contains(*place));
+                let inside =
+                    |(r, path): &&(u16, RelPath)| *r == root && *path != dir && path.starts_with(&dir);
+                if let Some((_, path)) = self.taken.iter().chain(kept).find(inside) {
+                    let why = "comes back with it, and the session has removed the directory";
+                    refuse(path, why, std::iter::once(c))?;
+                }
+            }
             let was = c.from.clone().map(|from| (c.root, from));
             let stays = matches!(c.what, What::Modified | What::Meta);
             let source = was.or_else(|| at(c).filter(|_| stays)).filter(|place| self.lost.contains(place));
