@@ -389,6 +389,9 @@ fn what_changes_after_a_move_is_seen() {
         ("mv b c", "mkdir a; mv b/b a/b; write a/b 0 1"),
         ("mv b c", "mv b a; mv d a/a; write a/a 0 1"),
         ("", "mkdir a; mv b/b a/b; write a/b 0 1"),
+        // To where the session has made a directory.
+        ("mkdir a", "mv b a"),
+        ("mkdir a; create a/x 1", "mv b a; write a/b 0 1"),
     ] {
         let seen = converges(&lower, &[(script(session), script(others))]);
         seen.unwrap_or_else(|e| panic!("{session}, {others}: {e}"));

@@ -14,6 +14,7 @@ crate::cases![
     content_and_size_change,
     content_that_changes_through_a_mapping,
     content_that_changes_under_another_name,
+    a_file_that_grows_outside_is_never_filled_up,
     a_deleted_file_goes,
     a_replaced_file_is_the_new_one,
     renames_in_the_real_tree,
@@ -109,6 +110,26 @@ fn content_that_changes_under_another_name() {
     put(bed.at("d/f"), "mine");
     put(bed.lower("unseen/f"), "theirs");
     assert_eq!(text(bed.at("d/f")), "mine");
+}
+
+/// However late the kernel hears of it: it shows what a file was, or what it is, and never the one with the other's size.
+fn a_file_that_grows_outside_is_never_filled_up() {
+    const MANY: usize = 1500;
+    let name = |i: usize| format!("d/many{i}");
+    let bed = Bed::new(|l| {
+        tree(l);
+        (0..MANY).for_each(|i| put(l.join(name(i)), "old"));
+    });
+    (0..MANY).for_each(|i| assert_eq!(text(bed.at(&name(i))), "old"));
+    for i in 0..MANY {
+        let mut file = OpenOptions::new().append(true).open(bed.lower(&name(i))).unwrap();
+        file.write_all(b" and new").unwrap();
+    }
+    for i in (0..MANY).rev() {
+        let seen = text(bed.at(&name(i)));
+        assert!(seen == "old" || seen == "old and new", "{seen:?}");
+    }
+    eventually("what was added", || (0..MANY).all(|i| shows(&bed.at(&name(i)), "old and new")));
 }
 
 fn a_deleted_file_goes() {

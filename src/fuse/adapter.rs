@@ -85,26 +85,23 @@ impl Adapter {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Caches are dropped by us, when the real tree changes: EXPLICIT_INVAL_DATA keeps the kernel from dropping a
-        // file's pages because a write of its own moved the mtime. Where nothing can be watched, it must.
-        let invalidation = if self.union.watches() {
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA
-        } else {
-            InitFlags::FUSE_AUTO_INVAL_DATA
-        };
+        // Caches are dropped by us, when the real tree changes. Of itself the kernel drops the pages of a file whose size
+        // is another (without EXPLICIT_INVAL_DATA), or it would show the new size with the old last page, filled up with
+        // zeros, until we come. AUTO_INVAL_DATA has it drop them when the mtime moved, too, which writes of its own do:
+        // that is for where nothing can be watched.
+        let invalidation = (!self.union.watches()).then_some(InitFlags::FUSE_AUTO_INVAL_DATA);
         let wanted = [
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_NO_OPEN_SUPPORT,
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-            invalidation,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_ASYNC_DIO,
         ];
         let acl = self.union.has_acls().then_some(InitFlags::FUSE_POSIX_ACL);
-        for flag in wanted.into_iter().chain(acl) {
+        for flag in wanted.into_iter().chain(acl).chain(invalidation) {
             if let Err(missing) = config.add_capabilities(flag) {
                 tracing::debug!("this kernel lacks {missing:?}");
             }
