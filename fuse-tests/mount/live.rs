@@ -120,16 +120,16 @@ fn a_file_that_grows_outside_is_never_filled_up() {
         tree(l);
         (0..MANY).for_each(|i| put(l.join(name(i)), "old"));
     });
-    (0..MANY).for_each(|i| assert_eq!(text(bed.at(&name(i))), "old"));
+    (0..MANY).for_each(|i| assert_eq!(text(bed.at(name(i))), "old"));
     for i in 0..MANY {
-        let mut file = OpenOptions::new().append(true).open(bed.lower(&name(i))).unwrap();
+        let mut file = OpenOptions::new().append(true).open(bed.lower(name(i))).unwrap();
         file.write_all(b" and new").unwrap();
     }
     for i in (0..MANY).rev() {
-        let seen = text(bed.at(&name(i)));
+        let seen = text(bed.at(name(i)));
         assert!(seen == "old" || seen == "old and new", "{seen:?}");
     }
-    eventually("what was added", || (0..MANY).all(|i| shows(&bed.at(&name(i)), "old and new")));
+    eventually("what was added", || (0..MANY).all(|i| shows(&bed.at(name(i)), "old and new")));
 }
 
 fn a_deleted_file_goes() {

@@ -2,8 +2,9 @@
 //! dropped from the kernel's caches. Where no watch can be had, those caches get a short life instead.
 
 use super::Union;
+use super::lookup::Seen;
 use super::node::{Ident, Node, NodeId};
-use crate::base::{Attr, Errno, Error, Kind, Result, Sys};
+use crate::base::{Attr, Errno, Error, Kind, Name, Result, Sys};
 use crate::layer::LayerKind;
 use crate::sys::file;
 use crate::sys::watch::{Event, Inotify};
@@ -349,6 +350,11 @@ impl Union {
         }
         if names && is_dir {
             self.lose_redirects(notify, &dir, &event.name);
+            // One that the session has at that name is merged with it from now on, or no longer.
+            if let Some(own) = self.own_dir(&dir, &event.name) {
+                own.touch_entries();
+                notify.inode(own.id);
+            }
         }
         if names {
             notify.entry(id, &event.name);
@@ -384,6 +390,15 @@ impl Union {
             }
             notify.inode(node.id);
         }
+    }
+
+    /// The directory that the upper has at `name`, if it is known.
+    fn own_dir(&self, dir: &Arc<Node>, name: &[u8]) -> Option<Arc<Node>> {
+        let _tree = self.tree.read();
+        let name = Name::new(name).ok()?;
+        let seen = self.see(dir, name.as_bytes()).ok()?;
+        let own = matches!(seen, Seen::Upper(_)).then(|| self.known(dir, &name, seen)).flatten();
+        own.filter(|node| node.kind == Kind::Dir)
     }
 
     /// The nodes that may be the lower object at `name`.
