@@ -16,6 +16,8 @@ use std::path::Path;
 const NAME: &str = "touched";
 /// So many objects are remembered. Of others, what we did shows as a conflict.
 const MANY: usize = 1 << 16;
+/// So many renames of directories in one application are followed.
+const FOLLOWED: usize = 1000;
 
 /// The change times that our last work left: by device and inode.
 #[derive(Debug, Default)]
@@ -84,20 +86,22 @@ pub(crate) fn note(spaces: &Spaces<'_>, ops: &[Op], fate: Fate) -> Result<()> {
     };
     let mut dirs: BTreeSet<Place> =
         spaces.roots.iter().map(|r| Place::real(r.root, &RelPath::root())).collect();
+    // Of what was done for good only directories count: there may be files by the hundred thousand.
+    let counts = |kind: Kind| fate != Fate::Done || kind == Kind::Dir;
     for (op, paths) in with_paths_now(ops, fate) {
         let [at, other] = &paths;
         match op {
-            Op::Move { id, was, .. } => {
+            Op::Move { id, was, .. } if counts(id.kind) => {
                 let untouched = |a: &Attr| Id::of(a) == *id && was.is_some_and(|was| Stamp::of(a) == was);
                 add(at, &untouched);
                 add(other, &untouched);
             }
-            Op::Swap { one_id, was, .. } => {
+            Op::Swap { one_id, was, .. } if counts(one_id.kind) => {
                 let untouched = |a: &Attr| Id::of(a) == *one_id && was.is_some_and(|was| Stamp::of(a) == was);
                 add(at, &untouched);
                 add(other, &untouched);
             }
-            Op::Attrs { saved, .. } | Op::Bytes { saved, .. } => {
+            Op::Attrs { saved, .. } | Op::Bytes { saved, .. } if counts(saved.attr.kind) => {
                 let same = |a: &Attr| Stamp::of(a) == Stamp::of(&saved.attr);
                 add(at, &|a| Id::of(a) == Id::of(&saved.attr) && same(a));
             }
@@ -130,6 +134,8 @@ fn with_paths_now(ops: &[Op], fate: Fate) -> Vec<(&Op, [Place; 2])> {
             Op::Make { .. } | Op::Times { .. } | Op::Copied { .. } | Op::Unswapped { .. } => continue,
         };
         let now = |at: &Place| moved.iter().rev().fold(at.clone(), |at, (was, is)| follow(at, was, is));
+        // Who moves this many loses some: following each through all others would take for ever.
+        let now = |at: &Place| if moved.len() < FOLLOWED { now(at) } else { at.clone() };
         let paths = [now(a), now(b)];
         let is_dir = |id: &Id| id.kind == Kind::Dir;
         match op {

@@ -37,7 +37,8 @@ pub(super) fn distrust(top: &std::os::fd::OwnedFd, dir: &Path, meta: &mut Meta) 
 fn forget_applied(session: &std::os::fd::OwnedFd) -> Result<bool> {
     let told = |e: Errno| Error::on_path("remove", &b"apply"[..], e);
     let had = match file::openat(session.as_fd(), b"apply", libc::O_RDONLY | libc::O_DIRECTORY, 0) {
-        Ok(dir) => dir::entries(dir.as_fd()).map_err(told)?.iter().any(|e| &*e.name != b"lock"),
+        // Each in a directory with a number; beside them a lock and notes.
+        Ok(dir) => dir::entries(dir.as_fd()).map_err(told)?.iter().any(|e| e.name[0].is_ascii_digit()),
         Err(Errno::ENOENT) => return Ok(false),
         Err(e) => return Err(told(e)),
     };
