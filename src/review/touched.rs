@@ -77,7 +77,8 @@ pub(crate) fn note(spaces: &Spaces<'_>, ops: &[Op], fate: Fate) -> Result<()> {
     let Some(first) = spaces.roots.first() else { return Ok(()) };
     let mut touched = Touched::read(&first.kept)?;
     let mut add = |at: &Place, was: &dyn Fn(&Attr) -> bool| {
-        if let (Space::Real(_), Ok(Some(attr))) = (&at.space, spaces.stat(at))
+        if at.space != Space::Kept
+            && let Ok(Some(attr)) = spaces.stat(at)
             && (attr.kind == Kind::Dir || fate != Fate::Done && was(&attr))
             && touched.0.len() < MANY
         {
