@@ -2,8 +2,10 @@
 
 use crate::base::{Error, Net, Result};
 use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Those that lead out of the sandbox altogether, since they run commands or containers; and directories of such. They
 /// are out of reach with `--net`, too.
@@ -30,11 +32,15 @@ const COMMANDING: [&str; 20] = [
     "/var/lib/libvirt",
 ];
 
+/// How old a socket is that will be there a moment later, too: what is gone when bwrap comes to cover it keeps the sandbox
+/// from being made, and sockets of programs that just started come and go.
+const SETTLED: Duration = Duration::from_secs(60);
+
 /// Answers who is who, and nothing else.
 const HARMLESS: &str = "/var/lib/sss/pipes/nss";
 
-/// The sockets to be covered: without the network all that programs of this network namespace have at a path by now,
-/// with all of it those that run commands.
+/// The sockets to be covered: without the network all that programs of this network namespace have had at a path for a
+/// minute, with all of it those that run commands.
 ///
 /// # Errors
 /// When the kernel does not tell them.
@@ -56,12 +62,21 @@ pub(super) fn masked(net: &Net) -> Result<Vec<PathBuf>> {
         .into_iter()
         .chain(named)
         .filter_map(|path| path.canonicalize().ok())
-        .filter(|path| commanding(path) || (*net != Net::All && path != Path::new(HARMLESS)))
-        .filter(|path| path.symlink_metadata().is_ok_and(|m| !m.is_dir()))
+        .filter_map(|path| Some((path.symlink_metadata().ok()?, path)))
+        .filter(|(found, _)| !found.is_dir())
+        .filter(|(found, path)| {
+            commanding(path) || (*net != Net::All && path != Path::new(HARMLESS) && is_settled(found))
+        })
+        .map(|(_, path)| path)
         .collect();
     all.sort();
     all.dedup();
     Ok(all)
+}
+
+fn is_settled(found: &Metadata) -> bool {
+    let age = found.modified().ok().and_then(|made| made.elapsed().ok());
+    age.is_some_and(|age| age >= SETTLED)
 }
 
 /// The absolute paths in a list like `/proc/net/unix` (proc_pid_net(5)): a heading, then lines of eight fields, the last
