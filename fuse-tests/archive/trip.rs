@@ -172,7 +172,7 @@ fn killed() {
     }
     let lines = tree::differences(&before, &w.read_session("state", "s"), |_, _| false);
     assert!(lines.is_empty(), "{}", lines.join("\n"));
-    w.shell("touch -d '1 hour ago' ../state/sbx-fuse/{sessions,archives}/.[a-z]* 2>/dev/null || true");
+    w.shell("touch -c -d '1 hour ago' ../state/sbx-fuse/{sessions,archives}/.[a-z]* 2>/dev/null || true");
     w.sbx(&["gc"]);
     let left: Vec<_> = w.entries("state").into_iter().filter(|n| n.starts_with('.')).collect();
     assert!(left.is_empty(), "{left:?}");
